@@ -1,0 +1,1 @@
+"""Nodes: their GPUs, health and place."""

@@ -1,0 +1,1 @@
+"""The scheduler's process: read, decide, apply."""

@@ -1,0 +1,1 @@
+"""The one append-only record of what happened."""

@@ -1,0 +1,1 @@
+"""Jobs, attempts, and everything that happens to them."""

@@ -1,0 +1,1 @@
+"""Queues, cohorts and their limits per GPU type."""

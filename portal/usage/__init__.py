@@ -1,0 +1,1 @@
+"""The ledger: each GPU-second that was held, booked to one cause."""

@@ -1,0 +1,1 @@
+"""What all pages share: frame, styles, scripts."""
