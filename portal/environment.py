@@ -97,7 +97,6 @@ def database_settings(url: str, *, base_dir: Path) -> dict[str, Any]:
                 "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
                 " PRAGMA temp_store=MEMORY; PRAGMA cache_size=-8000;",
             },
-            "TEST": {"NAME": str(path.with_name("test_" + path.name))},
         }
     return {
         "ENGINE": "django.db.backends.postgresql",

@@ -29,6 +29,7 @@ from portal.jobs.models import Allocation, Attempt, AttemptNode, Checkpoint, Ide
 from portal.jobs.spec import CommandWorkload, JobSpec, spec_parse
 from portal.quotas.models import Queue, Quota
 from portal.quotas.queries import queue_potential
+from portal.wake import wake_scheduler
 
 
 class JobMoved(InvalidTransition):
@@ -150,6 +151,7 @@ def job_submit(
             return _replay(IdempotencyRecord.objects.get(user=user, route=route, key=key), digest), True
     job.save(force_insert=True)
     event_record(subject=job, verb="submit", after=job.state, actor=user.username, reason=source, at=now)
+    wake_scheduler()
     return job, False
 
 
@@ -270,6 +272,7 @@ def job_release(*, job: Job, user: User, now: datetime) -> Job:
     _require_own_or_any(user, job)
     job_move(job=job, action=JobAction.RELEASE, now=now, actor=user.username)
     Job.objects.filter(pk=job.pk).update(hold="")
+    wake_scheduler()
     return job
 
 
@@ -361,4 +364,5 @@ def attempt_release(*, attempt: Attempt, now: datetime) -> int:
         Quota.objects.filter(queue_id=attempt.job.queue_id, gpu_type=attempt.job.gpu_type).update(
             used=F("used") - count
         )
+        wake_scheduler()
     return count
