@@ -1,0 +1,1 @@
+"""The PyTorch trainer. Imports nothing of ours, and runs wherever torchrun does."""

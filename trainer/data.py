@@ -1,0 +1,138 @@
+"""Text as bytes, cut into samples with one global order that no number of ranks changes."""
+
+import fcntl
+import hashlib
+import os
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.refusal import Refused
+
+MAX_CORPUS_BYTES = 24 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text in memory-mapped bytes, split into a part to learn and a part to measure on."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    source: str
+    licence: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Both parts together."""
+        return len(self.train) + len(self.validation)
+
+
+def corpus_open(name: str, *, validation_fraction: float, sequence_length: int, cache: Path | None) -> Corpus:
+    """The corpus. The standard library's is gathered once per machine; every rank then maps the same file."""
+    if name == "python-stdlib":
+        path = _stdlib_file(cache)
+        version = ".".join(map(str, sys.version_info[:3]))
+        source, licence = f"source files of the Python {version} standard library", "PSF-2.0"
+    else:
+        path = Path(name)
+        source, licence = name, "as its owner says"
+        if path.is_dir():
+            path = _folder_file(path, cache)
+    if not path.is_file():
+        raise Refused(f"The corpus {name} does not exist on this node. Give 'python-stdlib' or a path that all nodes see.")
+    if path.stat().st_size == 0:
+        raise Refused(f"The corpus {name} is empty.")
+    data = np.memmap(path, dtype=np.uint8, mode="r")
+    held_out = max(int(len(data) * validation_fraction), sequence_length + 1)
+    if len(data) < 2 * held_out or len(data) - held_out < 2 * (sequence_length + 1):
+        raise Refused(
+            f"The corpus {name} has {len(data)} bytes: too few for sequences of {sequence_length}. "
+            "Use shorter sequences or more text."
+        )
+    return Corpus(data[:-held_out], data[-held_out:], source, licence)
+
+
+def _stdlib_file(cache: Path | None) -> Path:
+    root = Path(sysconfig.get_paths()["stdlib"])
+    files = sorted(p for p in root.rglob("*.py") if "site-packages" not in p.parts)
+    return _gathered(files, f"stdlib-{sys.version_info.major}.{sys.version_info.minor}", str(root), cache)
+
+
+def _folder_file(folder: Path, cache: Path | None) -> Path:
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in (".txt", ".py", ".md", ".rst"))
+    if not files:
+        raise Refused(f"The corpus folder {folder} holds no .txt, .md, .rst or .py file.")
+    return _gathered(files, "folder", str(folder), cache)
+
+
+def _gathered(files: list[Path], name: str, root: str, cache: Path | None) -> Path:
+    """One file with the files' bytes, made by the first rank that comes while the others wait for its lock."""
+    folder = cache or Path(tempfile.gettempdir()) / f"trainyard-corpus-{os.getuid()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    key = hashlib.sha256(f"{root}:{len(files)}:{MAX_CORPUS_BYTES}".encode()).hexdigest()[:12]
+    path = folder / f"{name}-{key}.bytes"
+    with (folder / f"{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.is_file():
+            new = path.with_suffix(".new")
+            with new.open("wb") as out:
+                for file in files:
+                    out.write(file.read_bytes())
+                    if out.tell() >= MAX_CORPUS_BYTES:
+                        break
+                out.flush()
+                os.fsync(out.fileno())
+            new.replace(path)
+    return path
+
+
+class Samples:
+    """Sample ``i`` of an endless, seeded shuffle. A step takes the next ``global_batch_size`` of them.
+
+    Which sample is number ``i`` depends on the seed alone, so a run that goes on with another number of
+    ranks sees the same data in the same order, and the position is the step's number and nothing else.
+    """
+
+    def __init__(self, data: np.ndarray, sequence_length: int, seed: int) -> None:
+        self.data, self.length, self.seed = data, sequence_length, seed
+        self.num_sequences = (len(data) - 1) // sequence_length
+        self._epoch, self._order = -1, torch.empty(0, dtype=torch.long)
+
+    def start_of(self, index: int) -> int:
+        """The byte at which global sample ``index`` begins."""
+        epoch, place = divmod(index, self.num_sequences)
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            self._order, self._epoch = torch.randperm(self.num_sequences, generator=generator), epoch
+        return int(self._order[place]) * self.length
+
+    def batch(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of ``count`` samples from global index ``first``: two int64 tensors [B, T]."""
+        starts = [self.start_of(i) for i in range(first, first + count)]
+        rows = np.stack([self.data[s : s + self.length + 1] for s in starts]).astype(np.int64)
+        tokens_BT = torch.from_numpy(rows)
+        return tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
+
+
+def share_of_rank(
+    *, step: int, micro: int, global_batch_size: int, accumulation: int, rank: int, world_size: int
+) -> tuple[int, int]:
+    """First global sample index and count of what a rank takes in one forward pass of a step."""
+    per_pass = global_batch_size // accumulation
+    count = per_pass // world_size
+    return step * global_batch_size + micro * per_pass + rank * count, count
+
+
+def validation_batches(
+    samples: Samples, *, batches: int, batch_size: int, rank: int, world_size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same held-out sequences at every evaluation, spread over the ranks."""
+    for number in range(batches):
+        yield samples.batch((number * world_size + rank) * batch_size, batch_size)
