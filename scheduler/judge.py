@@ -1,0 +1,132 @@
+"""What a job may do now: start, wait for what is on its way out, evict, or wait."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from scheduler.eviction import Claim, Room, find_room
+from scheduler.fair_share import find_room_fairly
+from scheduler.placement import Placement
+from scheduler.quota import TypeLimits
+from scheduler.requests import Request
+from scheduler.snapshot import Borrow, Ordering, PreemptionPolicy, Reclaim
+from scheduler.stability import is_stable
+from scheduler.world import World
+
+
+class Mode(IntEnum):
+    """Better is higher."""
+
+    CANNOT = 0
+    NO_CANDIDATES = 1
+    PREEMPT = 2  # some victims are of the own queue
+    RECLAIM = 3  # all victims borrow what others own
+    FIT = 4
+
+
+@dataclass(slots=True, eq=False)
+class Verdict:
+    """The best that a job can do, on which GPU type."""
+
+    mode: Mode
+    gpu_type: str
+    # Height of the subtree that it borrows from; 0 is the own queue.
+    height: int
+    borrows: bool
+    placement: Placement
+    # It fits with all victims still there: start. Otherwise it is held until they are gone.
+    at_once: bool = False
+    room: Room | None = None
+
+
+def judge(world: World, request: Request) -> Verdict:
+    """Try the request's GPU types in order and take the best of what they offer."""
+    queue = world.tree.queues[request.kind.queue]
+    rules = queue.fungibility
+    best: Verdict | None = None
+    for gpu_type in request.kind.gpu_types:
+        limits = world.tree.types.get(gpu_type)
+        if limits is None or not limits.listed[request.kind.queue]:
+            continue
+        if request.kind.size > limits.potential[request.kind.queue]:
+            continue
+        found = _judge_type(world, limits, request)
+        if found.mode == Mode.FIT and (not found.borrows or rules.when_can_borrow == "stop"):
+            return found
+        if found.mode in (Mode.PREEMPT, Mode.RECLAIM) and rules.when_can_preempt == "stop":
+            return found
+        if best is None or _rank(found, rules.preference) > _rank(best, rules.preference):
+            best = found
+    if best is None:
+        return Verdict(Mode.CANNOT, request.kind.gpu_types[0], 0, False, [])
+    return best
+
+
+def _rank(verdict: Verdict, preference: str) -> tuple[int, int]:
+    if preference == "preempt_first":
+        # A height is compared only among those that lead somewhere.
+        useful = verdict.mode >= Mode.PREEMPT
+        return (-verdict.height if useful else -1_000_000 - verdict.height, verdict.mode)
+    return (verdict.mode, -verdict.height)
+
+
+def claim_of(request: Request, gpu_type: str) -> Claim:
+    """The request's claim on one GPU type."""
+    kind = request.kind
+    return Claim(request.id, kind.queue, gpu_type, kind.shape, kind.priority, request.job.submitted_s, kind.may_borrow)
+
+
+def _judge_type(world: World, limits: TypeLimits, request: Request) -> Verdict:
+    tree, kind = world.tree, request.kind
+    usage = world.usage[limits.gpu_type]
+    height, below_root = tree.borrow_height(limits, usage, kind.queue, kind.size)
+    borrows = usage[kind.queue] + kind.size > limits.subtree[kind.queue]
+    if (kind.may_borrow or not borrows) and tree.available(limits, usage, kind.queue) >= kind.size:
+        placement = world.find(limits.gpu_type, kind.shape)
+        if placement is not None:
+            return _fit(world, limits, request, height, borrows, placement)
+    policy = tree.queues[kind.queue].preemption
+    if not kind.may_preempt or not _may_look(world, limits, request, policy, below_root):
+        return Verdict(Mode.CANNOT, limits.gpu_type, height, borrows, [])
+    claim = claim_of(request, limits.gpu_type)
+    room = look_for_room(world, claim)
+    if room is None or not is_stable(world, claim, room, request.job.protected_s, look_for_room):
+        return Verdict(Mode.NO_CANDIDATES, limits.gpu_type, height, borrows, [])
+    own = any(victim.queue == kind.queue for victim in room.victims)
+    for victim in room.victims:
+        world.remove(victim)
+    height, _ = tree.borrow_height(limits, usage, kind.queue, kind.size)
+    for victim in room.victims:
+        world.put_back(victim)
+    mode = Mode.PREEMPT if own else Mode.RECLAIM
+    return Verdict(mode, limits.gpu_type, height, height > 0, room.placement, room=room)
+
+
+def _fit(
+    world: World, limits: TypeLimits, request: Request, height: int, borrows: bool, placement: Placement
+) -> Verdict:
+    kind = request.kind
+    at_once = True
+    if world.is_split(limits.gpu_type):
+        at_once = world.fits_quota(limits, kind.queue, kind.size, present=True)
+        now = world.find(limits.gpu_type, kind.shape, present=True) if at_once else None
+        at_once = now is not None
+        placement = placement if now is None else now
+    return Verdict(Mode.FIT, limits.gpu_type, height, borrows, placement, at_once=at_once)
+
+
+def _may_look(
+    world: World, limits: TypeLimits, request: Request, policy: PreemptionPolicy, below_root: bool
+) -> bool:
+    """Whether eviction is considered at all."""
+    if request.kind.size <= limits.nominal[request.kind.queue] or below_root:
+        return True
+    if policy.borrow_within_cohort != Borrow.NEVER:
+        return True
+    return world.policy.ordering == Ordering.FAIR_SHARE and policy.reclaim_within_cohort != Reclaim.NEVER
+
+
+def look_for_room(world: World, claim: Claim) -> Room | None:
+    """Victims by the rules of the ordering in force."""
+    if world.policy.ordering == Ordering.FAIR_SHARE:
+        return find_room_fairly(world, claim)
+    return find_room(world, claim)
