@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from trainer.records import FAILED, FINISHED, REFUSED, STOPPED, RecordWriter, write_start, writer_from_environment
 
@@ -70,9 +71,14 @@ def _exit(records: RecordWriter, run: object, code: int, error: BaseException | 
     return code
 
 
-if __name__ == "__main__":
+def run_and_leave() -> NoReturn:
+    """Be a rank, and end the process with its status."""
     status = main()
     # A rank that failed has peers that may wait for it in a collective: leave at once, without teardown.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+if __name__ == "__main__":
+    run_and_leave()

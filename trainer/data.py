@@ -61,36 +61,42 @@ def corpus_open(name: str, *, validation_fraction: float, sequence_length: int, 
 
 def _stdlib_file(cache: Path | None) -> Path:
     root = Path(sysconfig.get_paths()["stdlib"])
-    files = sorted(p for p in root.rglob("*.py") if "site-packages" not in p.parts)
-    return _gathered(files, f"stdlib-{sys.version_info.major}.{sys.version_info.minor}", str(root), cache)
+    return _gathered(root, f"stdlib-{'.'.join(map(str, sys.version_info[:3]))}", (".py",), "", cache)
 
 
 def _folder_file(folder: Path, cache: Path | None) -> Path:
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in (".txt", ".py", ".md", ".rst"))
-    if not files:
-        raise Refused(f"The corpus folder {folder} holds no .txt, .md, .rst or .py file.")
-    return _gathered(files, "folder", str(folder), cache)
+    # A folder of a person's may change between two runs: its name and date are part of the key.
+    stamp = f"{folder.stat().st_mtime_ns}"
+    return _gathered(folder, "folder", (".txt", ".md", ".rst", ".py"), stamp, cache)
 
 
-def _gathered(files: list[Path], name: str, root: str, cache: Path | None) -> Path:
-    """One file with the files' bytes, made by the first rank that comes while the others wait for its lock."""
+def _gathered(root: Path, name: str, suffixes: tuple[str, ...], stamp: str, cache: Path | None) -> Path:
+    """One file with the bytes of a folder's text files, made by the first rank that comes; others wait."""
     folder = cache or Path(tempfile.gettempdir()) / f"trainyard-corpus-{os.getuid()}"
     folder.mkdir(parents=True, exist_ok=True)
-    key = hashlib.sha256(f"{root}:{len(files)}:{MAX_CORPUS_BYTES}".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{root}:{stamp}:{MAX_CORPUS_BYTES}".encode()).hexdigest()[:12]
     path = folder / f"{name}-{key}.bytes"
     with (folder / f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.is_file():
-            new = path.with_suffix(".new")
-            with new.open("wb") as out:
-                for file in files:
-                    out.write(file.read_bytes())
-                    if out.tell() >= MAX_CORPUS_BYTES:
-                        break
-                out.flush()
-                os.fsync(out.fileno())
-            new.replace(path)
+            _gather(root, suffixes, path)
     return path
+
+
+def _gather(root: Path, suffixes: tuple[str, ...], path: Path) -> None:
+    files = sorted(p for p in root.rglob("*") if p.suffix in suffixes and "site-packages" not in p.parts)
+    if not files:
+        raise Refused(f"The corpus folder {root} holds no {', '.join(suffixes)} file.")
+    new = path.with_suffix(".new")
+    with new.open("wb") as out:
+        for file in files:
+            if file.is_file():
+                out.write(file.read_bytes())
+            if out.tell() >= MAX_CORPUS_BYTES:
+                break
+        out.flush()
+        os.fsync(out.fileno())
+    new.replace(path)
 
 
 class Samples:

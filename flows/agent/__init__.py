@@ -1,0 +1,1 @@
+"""The process on each node that owns its ranks."""

@@ -1,0 +1,1 @@
+"""What starts, finds and ends node agents: one module per engine."""
