@@ -114,9 +114,7 @@ def _fit(
     return Verdict(Mode.FIT, limits.gpu_type, height, borrows, placement, at_once=at_once)
 
 
-def _may_look(
-    world: World, limits: TypeLimits, request: Request, policy: PreemptionPolicy, below_root: bool
-) -> bool:
+def _may_look(world: World, limits: TypeLimits, request: Request, policy: PreemptionPolicy, below_root: bool) -> bool:
     """Whether eviction is considered at all."""
     if request.kind.size <= limits.nominal[request.kind.queue] or below_root:
         return True

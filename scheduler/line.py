@@ -9,6 +9,37 @@ from scheduler.world import World
 Key = tuple[int, int, float, float, str]
 
 
+class AgeLine:
+    """Held preemptors first, then higher priority, older, id, over all queues: the order of backfill."""
+
+    def __init__(self, world: World, queues: dict[int, list[Request]]) -> None:
+        self.world = world
+        self.queues = queues
+        self.at = dict.fromkeys(queues, 0)
+        self.heap = [(self._key(requests[0]), queue) for queue, requests in queues.items() if requests]
+        heapq.heapify(self.heap)
+
+    def next(self) -> tuple[Request, Verdict] | None:
+        """The next job to decide and what it may do, or None when all are decided."""
+        if not self.heap:
+            return None
+        queue = self.heap[0][1]
+        request = self.queues[queue][self.at[queue]]
+        return request, judge(self.world, request)
+
+    def decided(self, request: Request, *, changed: bool, evicted: bool) -> None:
+        """The request is done."""
+        queue = request.kind.queue
+        self.at[queue] += 1
+        if self.at[queue] < len(self.queues[queue]):
+            heapq.heapreplace(self.heap, (self._key(self.queues[queue][self.at[queue]]), queue))
+        else:
+            heapq.heappop(self.heap)
+
+    def _key(self, request: Request) -> tuple[int, float, float, str]:
+        return (0 if request.job.held else 1, *request.order)
+
+
 class PriorityLine:
     """Held preemptors first, then lower borrow height, higher priority, older, id.
 

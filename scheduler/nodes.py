@@ -21,8 +21,9 @@ class Pool:
 
     `free` is what is left when the victims of this pass are gone, `present` what is left while they
     are still there (one array until there is a victim); both count the jobs that were started or
-    held. `releases` counts how often GPUs came free, so that a "does not fit" is remembered until then. `starts[l]` are the first nodes
-    of each domain of level l; `inner[l]` the first domain of level l + 1 in each domain of level l.
+    held. `releases` counts how often GPUs came free, so that a "does not fit" is remembered until
+    then. `starts[l]` are the first nodes of each domain of level l; `inner[l]` the first domain of
+    level l + 1 in each domain of level l.
     """
 
     gpu_type: str

@@ -239,7 +239,10 @@ def _leaves(pool: Pool, level: int, domain: int, leaf: int, num_leaves: int) -> 
     for below in range(level, leaf):
         starts = pool.inner[below]
         first = int(starts[first])
-        last = int(starts[last]) if last < len(starts) else (num_leaves if below + 1 == leaf else len(pool.inner[below + 1]))
+        if last < len(starts):
+            last = int(starts[last])
+        else:
+            last = num_leaves if below + 1 == leaf else len(pool.inner[below + 1])
     return first, last
 
 

@@ -26,6 +26,7 @@ class Reason(StrEnum):
     TEAM_QUOTA = "team_quota"
     COHORT_QUOTA = "cohort_quota"
     LICENCES = "licences"
+    DISRUPTION_BUDGET = "disruption_budget"
     INSUFFICIENT_GPUS = "insufficient_gpus"
     FRAGMENTED = "fragmented"
     TOPOLOGY = "topology"

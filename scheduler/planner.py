@@ -1,29 +1,42 @@
 """One pass: decide every pending job, one after the other, on the state that the earlier ones leave."""
 
+from scheduler.calendar import Calendar, Slot
 from scheduler.fair_share import all_shares
+from scheduler.gates import Gates
 from scheduler.judge import Mode, Verdict
-from scheduler.line import PriorityLine
+from scheduler.line import AgeLine, PriorityLine
 from scheduler.nodes import as_mapping
 from scheduler.placement import Placement
-from scheduler.plan import Hold, Plan, Preempt, Reason, Start
+from scheduler.plan import Detail, Hold, Plan, Planned, Preempt, Reason, Start
 from scheduler.reasons import Told, space_reason
 from scheduler.requests import Request, intake
+from scheduler.share_tree import classic_factors, fair_tree_ranks
 from scheduler.snapshot import Ordering, Reclaim, Snapshot
 from scheduler.tournament import TournamentLine
+from scheduler.upkeep import upkeep
+from scheduler.usage_order import usage_order
 from scheduler.world import World, world_build
 
 
 def decide(snapshot: Snapshot) -> Plan:
     """What to start, preempt and hold now, and why everything else waits. Same input, same output."""
     world, problems = world_build(snapshot)
+    policy = snapshot.policy
+    evict, replace = upkeep(world, snapshot)
     work = intake(snapshot, world.tree)
-    run = Pass(world)
+    if policy.order_in_queue == "decayed_usage":
+        for queue, requests in work.by_queue.items():
+            parts = [s for s in snapshot.subqueues if s.queue == world.tree.names[queue]]
+            work.by_queue[queue] = usage_order(requests, parts, policy)
+    run = Pass(world, snapshot)
     for job, reason, detail in work.waiting:
         run.told.tell(job, reason, detail)
-    shares = all_shares(world.tree, world.usage) if snapshot.policy.ordering == Ordering.FAIR_SHARE else {}
-    line: PriorityLine | TournamentLine
-    if snapshot.policy.ordering == Ordering.FAIR_SHARE:
+    shares = all_shares(world.tree, world.usage) if policy.ordering == Ordering.FAIR_SHARE else {}
+    line: PriorityLine | TournamentLine | AgeLine
+    if policy.ordering == Ordering.FAIR_SHARE:
         line = TournamentLine(world, work.by_queue)
+    elif policy.backfill:
+        line = AgeLine(world, work.by_queue)
     else:
         line = PriorityLine(world, work.by_queue)
     while (head := line.next()) is not None:
@@ -34,50 +47,126 @@ def decide(snapshot: Snapshot) -> Plan:
         start=tuple(run.start),
         preempt=tuple(run.preempt),
         hold=tuple(run.hold),
+        planned=tuple(run.planned),
         pending=run.told.all(),
         rejected=tuple(work.rejected),
+        evict=tuple(evict),
+        replace=tuple(replace),
         problems=tuple(problems + work.problems),
         shares=shares,
+        ranks=fair_tree_ranks(snapshot.share_tree) if policy.ordering == Ordering.FAIR_TREE else {},
+        factors=classic_factors(snapshot.share_tree) if policy.ordering == Ordering.CLASSIC_FAIRSHARE else {},
     )
 
 
 class Pass:
     """The decisions so far."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, snapshot: Snapshot) -> None:
         self.world = world
+        self.policy = snapshot.policy
+        self.gates = Gates(world, snapshot)
+        needs_calendar = snapshot.policy.backfill or snapshot.reservations
+        self.calendar = Calendar(world, snapshot) if needs_calendar else None
         self.start: list[Start] = []
         self.preempt: list[Preempt] = []
         self.hold: list[Hold] = []
+        self.planned: list[Planned] = []
         self.told = Told()
 
     def carry_out(self, request: Request, verdict: Verdict) -> tuple[bool, bool]:
         """Take the step that the verdict allows. Whether GPUs were given out, and victims chosen."""
-        if verdict.mode == Mode.FIT and verdict.at_once:
-            self._take(request, verdict)
-            placement = self._named(verdict.gpu_type, verdict.placement)
-            self.start.append(Start(request.id, placement, verdict.gpu_type, request.kind.size))
-            return True, False
         if verdict.mode >= Mode.PREEMPT:
-            if verdict.room is not None:
-                for victim in verdict.room.victims:
-                    self.preempt.append(Preempt(victim.id, request.id, victim.lost_gpu_s))
-                self.world.leave(verdict.room.victims)
-            self._take(request, verdict)
-            placement = self._named(verdict.gpu_type, verdict.placement)
-            self.hold.append(Hold(request.id, placement, verdict.gpu_type))
-            victims = tuple(v.id for v in verdict.room.victims) if verdict.room is not None else ()
-            self.told.tell(request.id, Reason.WAITING_FOR_PREEMPTION, {"victims": victims})
+            closed = self.gates.closed(request)
+            if closed is not None:
+                self.told.tell(request.id, *closed)
+                return False, False
+        if verdict.mode == Mode.FIT and verdict.at_once:
+            return self._start(request, verdict), False
+        if verdict.mode == Mode.FIT or (verdict.room is not None and self.gates.may_disturb(verdict.room.victims)):
+            self._hold(request, verdict)
             return True, verdict.room is not None
+        if verdict.room is not None:
+            # The victims are legal, but this pass has disturbed enough.
+            victims = tuple(v.id for v in verdict.room.victims)
+            self._wait(request, verdict, Reason.DISRUPTION_BUDGET, {"victims": victims})
+            return False, False
         found = space_reason(self.world, request, verdict.gpu_type)
         assert found is not None, "a job that fits is started or held"
-        self.told.tell(request.id, *found)
-        if verdict.mode == Mode.NO_CANDIDATES:
+        self._wait(request, verdict, *found)
+        if verdict.mode == Mode.NO_CANDIDATES and not self.policy.backfill:
             return self._reserve(request, verdict), False
         return False, False
 
-    def _take(self, request: Request, verdict: Verdict) -> None:
+    def _start(self, request: Request, verdict: Verdict) -> bool:
+        """Start the job, unless the calendar has something against it."""
+        gpu_type, placement = verdict.gpu_type, verdict.placement
+        if self.calendar is not None:
+            found = self._start_beside_plans(request, gpu_type)
+            if found is None:
+                window = self.calendar.blocked_by(request, gpu_type)
+                if window is None:
+                    self._wait(request, verdict, Reason.PRIORITY, {"gpu_type": gpu_type})
+                else:
+                    reason = Reason.MAINTENANCE if window.kind == "maintenance" else Reason.RESERVATION
+                    detail = {"window": window.name, "start_s": window.start_s, "end_s": window.end_s}
+                    self._wait(request, verdict, reason, detail)
+                return False
+            gpu_type, placement = found
+            self.calendar.occupy(request, gpu_type, placement)
+        self.world.take(request.kind.queue, gpu_type, request.kind.size, placement)
+        self.gates.took(request)
+        self.start.append(Start(request.id, self._named(gpu_type, placement), gpu_type, request.kind.size))
+        return True
+
+    def _start_beside_plans(self, request: Request, first: str) -> tuple[str, Placement] | None:
+        """The GPU type (the chosen one, else another that fits now) and nodes on which no plan is delayed."""
+        assert self.calendar is not None
+        kind, tree = request.kind, self.world.tree
+        for gpu_type in (first, *(t for t in kind.gpu_types if t != first)):
+            limits = tree.types.get(gpu_type)
+            if limits is None or not limits.listed[kind.queue]:
+                continue
+            if not self.world.fits_quota(limits, kind.queue, kind.size, present=True):
+                continue
+            placement = self.calendar.fits_now(request, gpu_type)
+            if placement is not None:
+                return gpu_type, placement
+        return None
+
+    def _hold(self, request: Request, verdict: Verdict) -> None:
+        """Keep the job's GPUs while those who hold them leave; tell new victims to."""
+        victims = verdict.room.victims if verdict.room is not None else []
+        if self.calendar is not None:
+            self.calendar.leave(victims)
+            self.calendar.occupy(request, verdict.gpu_type, verdict.placement)
+        for victim in victims:
+            self.preempt.append(Preempt(victim.id, request.id, victim.lost_gpu_s))
+        if victims:
+            self.world.leave(victims)
+            self.gates.disturbed(victims)
         self.world.take(request.kind.queue, verdict.gpu_type, request.kind.size, verdict.placement)
+        self.gates.took(request)
+        self.hold.append(Hold(request.id, self._named(verdict.gpu_type, verdict.placement), verdict.gpu_type))
+        self.told.tell(request.id, Reason.WAITING_FOR_PREEMPTION, {"victims": tuple(v.id for v in victims)})
+
+    def _wait(self, request: Request, verdict: Verdict, reason: Reason, detail: Detail) -> None:
+        """The job waits; with backfill it gets the earliest slot, which is kept for it."""
+        self.told.tell(request.id, reason, detail)
+        depth = self.policy.plan_depth
+        if not self.policy.backfill or self.calendar is None or (depth is not None and len(self.planned) >= depth):
+            return
+        best: Slot | None = None
+        for gpu_type in request.kind.gpu_types:
+            limits = self.world.tree.types.get(gpu_type)
+            if limits is None or not limits.listed[request.kind.queue]:
+                continue
+            slot = self.calendar.earliest(request, gpu_type)
+            if slot is not None and (best is None or slot.start_s < best.start_s):
+                best = slot
+        if best is not None:
+            self.calendar.promise(request, best)
+            self.planned.append(Planned(request.id, best.start_s))
 
     def _reserve(self, request: Request, verdict: Verdict) -> bool:
         """Keep capacity for a job whose queue could not simply take it back later."""

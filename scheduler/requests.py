@@ -1,6 +1,5 @@
 """Pending jobs made ready for the pass: checked, gated, and equal ones put into one class."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -56,7 +55,6 @@ def intake(snapshot: Snapshot, tree: QuotaTree) -> Intake:
     out = Intake()
     running = {job.id for job in snapshot.running}
     here = running | {job.id for job in snapshot.pending}
-    arrays = _running_per_array(snapshot)
     classes: dict[tuple[object, ...], JobClass | Refused] = {}
     seen: set[str] = set()
     levels = tuple(snapshot.topology)
@@ -98,33 +96,45 @@ def intake(snapshot: Snapshot, tree: QuotaTree) -> Intake:
         if isinstance(kind, Refused):
             out.rejected.append(Rejected(job.id, kind.code, kind.message))
             continue
-        gate = _gate(job, kind, snapshot, tree, here, arrays)
+        gate = _gate(job, kind, snapshot, tree, here)
         if gate is not None:
             out.waiting.append((job.id, *gate))
             continue
-        order = (-float(job.priority), job.submitted_s, job.id)
+        order = (-_effective_priority(job, snapshot), job.submitted_s, job.id)
         out.by_queue.setdefault(queue, []).append(Request(job, kind, order))
     for requests in out.by_queue.values():
         requests.sort(key=lambda r: r.order)
     return out
 
 
+def _effective_priority(job: PendingJob, snapshot: Snapshot) -> float:
+    """The priority that orders the job; it gives no right to evict.
+
+    Waiting adds points. A job that must start soon to meet its deadline stands between its own
+    priority and the next.
+    """
+    policy, now = snapshot.policy, snapshot.now_s
+    priority = float(job.priority)
+    if policy.ageing_interval_s is not None and policy.ageing_interval_s > 0:
+        waited = max(0.0, now - job.submitted_s)
+        priority += min(policy.ageing_max, waited // policy.ageing_interval_s)
+    if policy.deadline_horizon_s is not None and job.deadline_s is not None:
+        latest_start = job.deadline_s - (job.time_limit_s or 0)
+        if latest_start - now <= policy.deadline_horizon_s:
+            priority += 0.5
+    return priority
+
+
 def _fault(job: PendingJob) -> str:
     """What makes the job unfit to be compared with others: one such job must not stop the rest."""
     numbers = (job.priority, job.submitted_s, job.time_limit_s, job.not_before_s, job.deadline_s)
+    if type(job.id) is not str or not job.id:
+        return "Its id must be a text."
     if any(v is not None and (type(v) not in (int, float) or not isfinite(v)) for v in numbers):
         return "Its priority and times must be finite numbers."
     if job.time_limit_s is not None and job.time_limit_s <= 0:
         return "Its time limit must be more than 0 s."
     return ""
-
-
-def _running_per_array(snapshot: Snapshot) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for job in snapshot.running:
-        if job.array is not None:
-            counts[job.array] = counts.get(job.array, 0) + 1
-    return counts
 
 
 def _gate(
@@ -133,7 +143,6 @@ def _gate(
     snapshot: Snapshot,
     tree: QuotaTree,
     here: set[str],
-    arrays: Mapping[str, int],
 ) -> tuple[Reason, Detail] | None:
     """Why the job is not even considered now, or None."""
     now = snapshot.now_s
@@ -147,6 +156,8 @@ def _gate(
             return Reason.DEPENDENCY, {"after": open_jobs}
     if job.not_before_s is not None and now < job.not_before_s:
         return Reason.BACKOFF, {"until_s": job.not_before_s}
+    if job.deadline_s is not None and now + (job.time_limit_s or 0) > job.deadline_s:
+        return Reason.DEADLINE, {"deadline_s": job.deadline_s, "time_limit_s": job.time_limit_s}
     if kind.queue in tree.broken:
         return Reason.CONFIGURATION, {"queue": job.queue}
     listed = [t for t in kind.gpu_types if t in tree.types and tree.types[t].listed[kind.queue]]

@@ -239,7 +239,8 @@ def plan_write(plan: Plan) -> dict[str, object]:
     """The plan as the corpus's decision object."""
     out: dict[str, object] = {
         "start": [
-            {"job": s.job, "placement": dict(s.placement), "gpu_type": s.gpu_type, "gpus": s.num_gpus} for s in plan.start
+            {"job": s.job, "placement": dict(s.placement), "gpu_type": s.gpu_type, "gpus": s.num_gpus}
+            for s in plan.start
         ],
         "preempt": [{"job": p.job, "for": p.preemptor} for p in plan.preempt],
         "hold": [{"job": h.job, "placement": dict(h.placement), "gpu_type": h.gpu_type} for h in plan.hold],

@@ -23,8 +23,8 @@ def is_stable(world: World, claim: Claim, room: Room, protected_s: float, search
         return True
     intruder = _as_holder(world, claim, room)
     key = (claim.queue, claim.gpu_type)
-    returning = [(victim, back) for victim in room.victims if (back := _resubmitted(world, victim)) is not None]
-    if not any(_may_target(world, back, intruder) for _, back in returning):
+    returning = [back for victim in room.victims if (back := _resubmitted(world, victim)) is not None]
+    if not any(_may_target(world, back, intruder) for back in returning):
         return True
     for victim in room.victims:
         world.remove(victim)
@@ -33,7 +33,7 @@ def is_stable(world: World, claim: Claim, room: Room, protected_s: float, search
     world.put_back(intruder)
     came_back: list[Holder] = []
     try:
-        alone = all(not _evicts(world, back, intruder, search) for _, back in returning)
+        alone = all(not _evicts(world, back, intruder, search) for back in returning)
         return alone and _together(world, returning, intruder, search, came_back)
     finally:
         for holder in reversed(came_back):
@@ -47,13 +47,13 @@ def is_stable(world: World, claim: Claim, room: Room, protected_s: float, search
 
 def _together(
     world: World,
-    returning: list[tuple[Holder, Claim]],
+    returning: list[Claim],
     intruder: Holder,
     search: Search,
     came_back: list[Holder],
 ) -> bool:
     """Let the victims come back one after the other, each where it fits."""
-    for victim, back in sorted(returning, key=lambda pair: (-pair[1].priority, pair[1].submitted_s, pair[1].id)):
+    for back in sorted(returning, key=lambda c: (-c.priority, c.submitted_s, c.id)):
         limits = world.tree.types[back.gpu_type]
         if world.fits_quota(limits, back.queue, back.size):
             placement = world.find(back.gpu_type, back.shape)
