@@ -31,7 +31,7 @@ async def deploy() -> str:
                 entrypoint="flows.attempt.attempt",
                 enforce_parameter_schema=False,
                 parameter_openapi_schema={"type": "object", "properties": {}},
-                job_variables={"working_dir": str(root)},
+                job_variables={"working_dir": str(root), "command": f"{sys.executable} -m prefect.engine"},
             )
         )
 
