@@ -168,10 +168,9 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 60}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_SEND_TASK_EVENTS = False
-CELERY_BEAT_SCHEDULE = {
-    "ledger": {"task": "portal.usage.tasks.ledger_roll", "schedule": 5.0, "options": {"expires": 5.0}},
-    "retention": {"task": "portal.jobs.tasks.retention", "schedule": 3600.0, "options": {"expires": 600.0}},
-}
+# What the dispatch loop asks a worker to do again and again, and how often in seconds. No beat process:
+# the loop that holds the lease is the one clock, and a chore that is lost comes again.
+CHORES = {"portal.usage.tasks.ledger_roll": 5.0, "portal.jobs.tasks.retention": 3600.0}
 
 LOGGING = logging_settings(ENVIRONMENT.log_level)
 LOGGING_CONFIG = "portal.logs.configure"

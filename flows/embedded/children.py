@@ -137,12 +137,11 @@ def scheduler(layout: Layout) -> Child:
 
 
 def chores(layout: Layout) -> Child:
-    """The Celery worker with its beat; threads, so that it is one process."""
+    """The Celery worker; threads, so that it is one process."""
     argv = (
         *(sys.executable, "-m", "celery", "-A", "portal", "worker"),
-        *("--pool", "threads", "--concurrency", "2", "--beat"),
-        *("--schedule", str(layout.data / "run" / "beat"), "--loglevel", "WARNING"),
-        *("--without-gossip", "--without-mingle"),
+        *("--pool", "threads", "--concurrency", "2", "--loglevel", "WARNING"),
+        *("--without-gossip", "--without-mingle", "--without-heartbeat"),
     )
     return Child("celery", argv, portal_environment(layout))
 

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 # A Unix socket's path must fit into 108 bytes, and the broker adds to it while it starts.
 MAX_SOCKET_PATH = 100
 PREFERRED_PORTS = range(8000, 8020)
+SECRETS = ("secret_key", "token_key", "prefect")
 
 
 class CannotStart(Exception):
@@ -68,11 +69,15 @@ class Layout:
         return self.data / "run" / "processes.json"
 
     def make_folders(self) -> None:
-        """The folders, readable by their owner only where secrets lie."""
+        """The folders and the secrets, readable by their owner only."""
         for name in ("run", "logs", "jobs", "cache", "valkey", "prefect", "static"):
             (self.data / name).mkdir(parents=True, exist_ok=True)
         (self.data / "secrets").mkdir(mode=0o700, exist_ok=True)
         self.socket_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in SECRETS:
+            if not (self.data / "secrets" / name).exists():
+                text = secrets.token_urlsafe(48) + "\n"
+                write_whole(self.data / "secrets" / name, text.encode(), mode=0o600, durable=True)
 
 
 def layout_open(data: Path, port: int | None) -> Layout:
@@ -149,10 +154,5 @@ def _listening_inodes(port: int) -> set[str]:
 
 
 def secret_of(data: Path, name: str) -> str:
-    """A secret of this installation, made at the first use, in a file that only its owner can read."""
-    path = data / "secrets" / name
-    try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        write_whole(path, secrets.token_urlsafe(48).encode() + b"\n", mode=0o600, durable=True)
-        return path.read_text().strip()
+    """A secret of this installation, out of a file that only its owner can read."""
+    return (data / "secrets" / name).read_text().strip()

@@ -5,15 +5,18 @@ import secrets
 import signal
 import socket
 import threading
+import time
 from datetime import timedelta
 
 import structlog
+from celery import Signature
 from celery.exceptions import OperationalError as BrokerAway
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections, connection
 from django.utils import timezone
 from kombu.exceptions import OperationalError as KombuAway
 
+from portal.celery import app as celery
 from portal.dispatch.apply import Applied, plan_apply
 from portal.dispatch.launcher import order_send, orders_due
 from portal.dispatch.lease import LeaseLost, lease_drop, lease_take
@@ -35,6 +38,7 @@ class Dispatcher:
         self.interval_s = settings.ENVIRONMENT.dispatch_interval_s
         self.epoch: int | None = None
         self.stopping = threading.Event()
+        self._chores: dict[str, float] = {}
 
     def run(self) -> None:
         """Tick until asked to stop; a database that is away is waited for."""
@@ -61,6 +65,7 @@ class Dispatcher:
             return None
         sweep(now=now)
         books_close(now=now)
+        self._hint_chores()
         snapshot = snapshot_load(now=now)
         if not snapshot.pending:
             return Applied()
@@ -77,6 +82,14 @@ class Dispatcher:
             log.info("pass", started=applied.started, preempted=applied.preempted, skipped=applied.skipped)
         return applied
 
+    def _hint_chores(self) -> None:
+        """Ask a worker for the chores that are due. One that is lost comes again."""
+        now = time.monotonic()
+        for name, every_s in settings.CHORES.items():
+            if now - self._chores.get(name, float("-inf")) >= every_s:
+                self._chores[name] = now
+                hint(celery.signature(name, immutable=True), expires=every_s)
+
     def _launch_forever(self) -> None:
         """Send what no Celery worker has sent: the worker, the broker or its message may be gone."""
         while not self.stopping.wait(0.5):
@@ -91,10 +104,15 @@ class Dispatcher:
 
 def hint_launch(order_id: int) -> None:
     """Ask a Celery worker to send the order now. The launcher thread finds it anyway, a second later."""
+    hint(launch.s(order_id), expires=30)
+
+
+def hint(chore: Signature, *, expires: float) -> None:
+    """Send a chore to the workers, without waiting for a broker that is away."""
     try:
-        launch.apply_async((order_id,), retry=False, expires=30)
+        chore.apply_async(retry=False, expires=expires)
     except (BrokerAway, KombuAway, OSError) as error:
-        log.info("launch_hint_lost", order=order_id, error=str(error))
+        log.info("hint_lost", chore=chore.task, error=str(error))
 
 
 def stop_on_signals(dispatcher: Dispatcher) -> None:
