@@ -3,16 +3,20 @@
 import json
 import os
 import signal
+import time
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass
 class Wishes:
-    """What has been asked for so far."""
+    """What has been asked for so far. ``deadline`` is on the monotonic clock, in seconds."""
 
     stop: bool = False
+    reason: str = ""
+    deadline: float | None = None
     save_id: int = 0
+    profile_id: int = 0
 
 
 class Control:
@@ -28,6 +32,7 @@ class Control:
 
     def _on_term(self, *_: Any) -> None:
         self.wishes.stop = True
+        self.wishes.reason = self.wishes.reason or "SIGTERM"
 
     def look(self) -> Wishes:
         """The wishes as they stand now."""
@@ -39,7 +44,7 @@ class Control:
             if size > self._read:
                 with open(self.path, "rb") as file:
                     file.seek(self._read)
-                    data = self._rest + file.read()
+                    data = self._rest + file.read(size - self._read)
                 self._read = size
                 *lines, self._rest = data.split(b"\n")
                 for line in lines:
@@ -49,9 +54,16 @@ class Control:
     def _take(self, line: bytes) -> None:
         try:
             wish = json.loads(line)
-        except ValueError:
+            kind, number = wish["kind"], int(wish.get("id", 0))
+        except (ValueError, TypeError, KeyError, AttributeError):
             return
-        if wish.get("kind") == "stop":
+        if kind == "stop":
             self.wishes.stop = True
-        elif wish.get("kind") == "save":
-            self.wishes.save_id = max(self.wishes.save_id, int(wish.get("id", 0)))
+            self.wishes.reason = str(wish.get("reason") or "asked to")
+            grace = wish.get("grace_s")
+            if isinstance(grace, (int, float)) and not isinstance(grace, bool):
+                self.wishes.deadline = time.monotonic() + grace
+        elif kind == "save":
+            self.wishes.save_id = max(self.wishes.save_id, number)
+        elif kind == "profile":
+            self.wishes.profile_id = max(self.wishes.profile_id, number)

@@ -1,4 +1,4 @@
-"""Text as bytes, cut into samples with one global order that no number of ranks changes."""
+"""Text as tokens, cut into samples with one global order that no number of ranks changes."""
 
 import fcntl
 import hashlib
@@ -6,7 +6,6 @@ import os
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainer.config import TrainerConfig
 from trainer.refusal import Refused
 
 MAX_CORPUS_BYTES = 24 * 1024 * 1024
@@ -21,21 +21,18 @@ MAX_CORPUS_BYTES = 24 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text in memory-mapped bytes, split into a part to learn and a part to measure on."""
+    """A text in memory-mapped tokens, split into a part to learn and a part to measure on."""
 
     train: np.ndarray
     validation: np.ndarray
     source: str
     licence: str
-
-    @property
-    def num_bytes(self) -> int:
-        """Both parts together."""
-        return len(self.train) + len(self.validation)
+    num_bytes: int
 
 
-def corpus_open(name: str, *, validation_fraction: float, sequence_length: int, cache: Path | None) -> Corpus:
-    """The corpus. The standard library's is gathered once per machine; every rank then maps the same file."""
+def corpus_open(config: TrainerConfig, cache: Path | None) -> Corpus:
+    """The corpus in tokens. It is made once per machine; every rank then maps the same file."""
+    name, length = config.corpus(), config.data.sequence_length
     if name == "python-stdlib":
         path = _stdlib_file(cache)
         version = ".".join(map(str, sys.version_info[:3]))
@@ -46,17 +43,24 @@ def corpus_open(name: str, *, validation_fraction: float, sequence_length: int, 
         if path.is_dir():
             path = _folder_file(path, cache)
     if not path.is_file():
-        raise Refused(f"The corpus {name} does not exist on this node. Give 'python-stdlib' or a path that all nodes see.")
-    if path.stat().st_size == 0:
-        raise Refused(f"The corpus {name} is empty.")
-    data = np.memmap(path, dtype=np.uint8, mode="r")
-    held_out = max(int(len(data) * validation_fraction), sequence_length + 1)
-    if len(data) < 2 * held_out or len(data) - held_out < 2 * (sequence_length + 1):
         raise Refused(
-            f"The corpus {name} has {len(data)} bytes: too few for sequences of {sequence_length}. "
+            f"The corpus {name} does not exist on this node. Give 'python-stdlib' or a path that all nodes see."
+        )
+    num_bytes = path.stat().st_size
+    if num_bytes == 0:
+        raise Refused(f"The corpus {name} is empty.")
+    data: np.ndarray = np.memmap(path, dtype=np.uint8, mode="r")
+    if config.data.tokenizer == "bpe":
+        from trainer.tokenizer import tokens_of
+
+        data = tokens_of(path, config.data.vocabulary, _cache_folder(cache))
+    held_out = max(int(len(data) * config.data.validation_fraction), length + 1)
+    if len(data) < 2 * held_out or len(data) - held_out < 2 * (length + 1):
+        raise Refused(
+            f"The corpus {name} has {len(data)} tokens: too few for sequences of {length}. "
             "Use shorter sequences or more text."
         )
-    return Corpus(data[:-held_out], data[-held_out:], source, licence)
+    return Corpus(data[:-held_out], data[-held_out:], source, licence, num_bytes)
 
 
 def _stdlib_file(cache: Path | None) -> Path:
@@ -72,8 +76,7 @@ def _folder_file(folder: Path, cache: Path | None) -> Path:
 
 def _gathered(root: Path, name: str, suffixes: tuple[str, ...], stamp: str, cache: Path | None) -> Path:
     """One file with the bytes of a folder's text files, made by the first rank that comes; others wait."""
-    folder = cache or Path(tempfile.gettempdir()) / f"trainyard-corpus-{os.getuid()}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _cache_folder(cache)
     key = hashlib.sha256(f"{root}:{stamp}:{MAX_CORPUS_BYTES}".encode()).hexdigest()[:12]
     path = folder / f"{name}-{key}.bytes"
     with (folder / f"{path.name}.lock").open("w") as lock:
@@ -81,6 +84,12 @@ def _gathered(root: Path, name: str, suffixes: tuple[str, ...], stamp: str, cach
         if not path.is_file():
             _gather(root, suffixes, path)
     return path
+
+
+def _cache_folder(cache: Path | None) -> Path:
+    folder = cache or Path(tempfile.gettempdir()) / f"trainyard-corpus-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
 
 
 def _gather(root: Path, suffixes: tuple[str, ...], path: Path) -> None:
@@ -125,20 +134,3 @@ class Samples:
         rows = np.stack([self.data[s : s + self.length + 1] for s in starts]).astype(np.int64)
         tokens_BT = torch.from_numpy(rows)
         return tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
-
-
-def share_of_rank(
-    *, step: int, micro: int, global_batch_size: int, accumulation: int, rank: int, world_size: int
-) -> tuple[int, int]:
-    """First global sample index and count of what a rank takes in one forward pass of a step."""
-    per_pass = global_batch_size // accumulation
-    count = per_pass // world_size
-    return step * global_batch_size + micro * per_pass + rank * count, count
-
-
-def validation_batches(
-    samples: Samples, *, batches: int, batch_size: int, rank: int, world_size: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same held-out sequences at every evaluation, spread over the ranks."""
-    for number in range(batches):
-        yield samples.batch((number * world_size + rank) * batch_size, batch_size)

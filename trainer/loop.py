@@ -1,30 +1,38 @@
 """One training run: meet, build, restore, then step, measure, evaluate and save until done."""
 
-import math
+import gc
 import os
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch._dynamo  # torch imports it at the first optimizer; before the saver is forked it serves both
 import torch.distributed as dist
-from torch import Tensor
 
-from trainer.checkpoint import Checkpointer, TrainState
+from trainer.checkpoint import Checkpointer
+from trainer.collectives import Ledger
 from trainer.config import TrainerConfig
 from trainer.control import Control
-from trainer.data import Samples, corpus_open, share_of_rank, validation_batches
-from trainer.model import LanguageModel, flops_per_token
-from trainer.parallel import (
-    clip_gradients,
-    device_of_rank,
-    fair_threads,
-    gradient_sync,
-    group_join,
-    model_spread,
-)
+from trainer.interval import DueByTime
+from trainer.loader import Loader
+from trainer.model import blocks_wrap
+from trainer.parallel import DTYPES, Spread, device_of_rank, fair_threads, group_join
+from trainer.precision import LossScaler
+from trainer.profiling import Window
 from trainer.records import FINISHED, STOPPED, RecordWriter
 from trainer.refusal import Refused
+from trainer.saver import Saver
+from trainer.state import random_set, random_state, state_of, updates_set
+from trainer.step import Outcome, Stepper, Wanted
+from trainer.throughput import Peak, peak_of, utilisation
+from trainer.workload import workload_make
+
+
+class SaveFailed(Exception):
+    """The last state could not be saved."""
 
 
 class Run:
@@ -35,12 +43,24 @@ class Run:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.control = Control(os.environ.get("TRAINYARD_CONTROL"))
+        self.root = os.environ.get("TRAINYARD_CHECKPOINT_DIR")
+        self.ledger = Ledger()
         self.step = 0
-        self.saves_asked = 0
+        self.checkpointer: Checkpointer | None = None
+        self.saver: Saver | None = None
+        self._saves_asked = self._profiles_asked = 0
+        self._save_due = False
+        self._nonfinite = 0
+        self._window: Window | None = None
+        self._peak: Peak | None = None
+        self._durations_ns: list[int] = []
 
     def run(self) -> int:
         """Train to the end or to a stop; the exit status."""
         self.control.listen()
+        if self.root and self.config.checkpoint.mode == "process":
+            # Before there are threads, devices or groups that a fork would leave in pieces.
+            self.saver = Saver()
         torch.set_num_threads(fair_threads())
         self._phase("rendezvous", self._meet)
         self._phase("build", self._build)
@@ -53,194 +73,312 @@ class Run:
         self.records.phase(name, "end")
         return status or 0
 
+    # -- before the first step -------------------------------------------------------------------------
+
     def _meet(self) -> None:
         self.device = device_of_rank()
+        # On CUDA the host only enqueues: its clock says nothing about a collective's length.
+        self.ledger.on = self.device.type == "cpu"
         group_join(self.device, self.config.comm_timeout_s)
-        self.records.write(
-            "group",
-            name="world",
-            ranks=list(range(self.world_size)),
-            purpose="training",
-            backend=dist.get_backend(),
-        )
 
     def _build(self) -> None:
         config = self.config
         cache = os.environ.get("TRAINYARD_CACHE")
-        corpus = corpus_open(
-            config.data.corpus,
-            validation_fraction=config.data.validation_fraction,
-            sequence_length=config.data.sequence_length,
-            cache=Path(cache) if cache else None,
-        )
-        self.samples = Samples(corpus.train, config.data.sequence_length, config.seed)
-        self.validation = Samples(corpus.validation, config.data.sequence_length, 0)
         # The same seed on every rank: sharding cuts one and the same model.
         torch.manual_seed(config.seed)
-        model = LanguageModel(config)
-        num_parameters = sum(p.numel() for p in model.parameters())
-        self.model = model_spread(model, config, self.device)
+        self.workload = workload_make(config, Path(cache) if cache else None)
+        num_parameters = sum(p.numel() for p in self.workload.model.parameters())
+        if config.float8:
+            from trainer.float8 import linears_swap
+
+            linears_swap(self.workload.model, self.device)
+        blocks_wrap(self.workload.model, config)
+        self.spread = Spread(self.workload.model, config, self.device, self.ledger)
+        self.spread.register_groups(self.ledger, self.records)
         settings = config.optimizer
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
+            list(self.spread.locals.values()),
             lr=settings.lr,
             betas=(settings.beta1, settings.beta2),
             weight_decay=settings.weight_decay,
             fused=True,
         )
-        self.state = TrainState(self.model, self.optimizer)
+        self.scaler = LossScaler(on=config.precision == "fp16")
+        # Different random numbers on each rank from here on: dropout masks must differ.
+        torch.manual_seed(config.seed * 1_000_003 + self.rank + 1)
         if self.rank == 0:
             self.records.write(
                 "config",
                 rank=0,
+                workload=config.workload,
                 num_parameters=num_parameters,
-                flops_per_token=flops_per_token(config, num_parameters),
-                corpus=corpus.source,
-                corpus_licence=corpus.licence,
-                corpus_bytes=corpus.num_bytes,
-                validation_bytes=len(corpus.validation),
+                flops_per_token=self.workload.flops_per_unit,
+                **self.workload.facts,
                 strategy=config.strategy,
                 precision=config.precision,
+                activation_checkpointing=config.activation_checkpointing,
                 global_batch_size=config.global_batch_size,
-                tokens_per_step=config.global_batch_size * config.data.sequence_length,
+                passes=config.passes(self.world_size),
+                tokens_per_step=config.global_batch_size * self.workload.units_per_sample,
                 steps=config.steps,
+                device=str(self.device),
+                threads=torch.get_num_threads(),
             )
 
     def _restore(self) -> None:
-        config = self.config
-        root = os.environ.get("TRAINYARD_CHECKPOINT_DIR")
-        self.checkpointer: Checkpointer | None = None
-        if root:
+        config, updates = self.config, 0
+        if self.root:
+            entries = state_of(self.workload.model, self.optimizer, self.spread.locals)
             self.checkpointer = Checkpointer(
-                Path(root),
+                Path(self.root),
                 self.records,
-                mode=config.checkpoint.mode,
-                keep_last=config.checkpoint.keep_last,
-                keep_every=config.checkpoint.keep_every,
-                facts={"strategy": config.strategy, "seed": config.seed},
+                config.checkpoint,
+                entries,
+                {"model": self.workload.signature, "strategy": config.strategy, "seed": config.seed},
+                self.saver,
             )
-            self.step = self.checkpointer.load(self.state, os.environ.get("TRAINYARD_RESUME", "auto"))
-
-    def _train(self) -> int:
-        config = self.config
-        self.model.train()
-        status = FINISHED
-        while self.step < config.steps:
-            stop, save = self._one_step()
-            every = config.eval.every_steps
-            if every and (self.step % every == 0 or self.step == config.steps):
-                self._evaluate()
-            due = config.checkpoint.every_steps and self.step % config.checkpoint.every_steps == 0
-            if self.checkpointer and (due or save) and not stop and self.step < config.steps:
-                self.checkpointer.save(self.step, self.state)
-            if stop and self.step < config.steps:
-                status = STOPPED
-                break
-        self._last_save()
-        return status
-
-    def _last_save(self) -> None:
-        if self.checkpointer is None:
-            return
-        self.checkpointer.settle()
-        if self.checkpointer.last_step != self.step:
-            self.records.phase("save", "begin")
-            self.checkpointer.save(self.step, self.state, wait=True)
-            self.records.phase("save", "end")
-
-    def _one_step(self) -> tuple[bool, bool]:
-        """One optimizer step; whether all ranks agreed to stop, and to save."""
-        config = self.config
-        clock = _Clock()
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(config, self.step)
-        losses = torch.zeros((), device=self.device)
-        count = 0
-        for micro in range(config.accumulation):
-            first, count = share_of_rank(
-                step=self.step,
-                micro=micro,
-                global_batch_size=config.global_batch_size,
-                accumulation=config.accumulation,
+            facts = self.checkpointer.load(os.environ.get("TRAINYARD_RESUME") or "auto")
+            if facts is not None:
+                self.step, updates = int(facts["step"]), int(facts["updates"])
+                self.scaler.restore(facts.get("scaler"))
+                updates_set(self.optimizer, updates)
+                self._restore_random(self.checkpointer, facts)
+        self.stepper = Stepper(
+            config,
+            self.spread,
+            self.optimizer,
+            Loader(
+                self.workload.train,
+                config,
                 rank=self.rank,
                 world_size=self.world_size,
-            )
-            inputs_BT, targets_BT = self.samples.batch(first, count)
-            inputs_BT, targets_BT = inputs_BT.to(self.device), targets_BT.to(self.device)
-            clock.mark("data_wait")
-            # Reduce gradients once a step: each reduce crosses the network.
-            gradient_sync(self.model, micro == config.accumulation - 1)
-            loss = self.model(inputs_BT, targets_BT) / config.accumulation
-            clock.mark("forward")
-            loss.backward()
-            losses += loss.detach()
-            clock.mark("backward")
-        norm = clip_gradients(self.model, config.optimizer.clip_norm)
-        clock.mark("comm_transfer")
-        loss_mean, stop, save = self._agree(losses)
-        clock.mark("comm_wait")
-        if not math.isfinite(loss_mean):
-            raise Refused(
-                f"The loss is not finite at step {self.step + 1}. Lower the learning rate "
-                f"({config.optimizer.lr:g}), warm up longer, or clip gradients."
-            )
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+                first_step=self.step,
+                device=self.device,
+            ),
+            self.ledger,
+            self.scaler,
+        )
+        self.stepper.updates = updates
+        self._by_time = DueByTime(config.checkpoint, time.monotonic())
+
+    def _restore_random(self, checkpointer: Checkpointer, facts: dict[str, Any]) -> None:
+        states = random_state(self.device)
+        if checkpointer.load_extra(facts, self._random_names(states)):
+            random_set(states, self.device)
+        else:
+            # Another number of ranks: there is no stream to go on with, but it must not start over either.
+            torch.manual_seed(self.config.seed * 1_000_003 + self.rank + 1 + self.step * 8191)
+
+    def _random_names(self, states: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {f"random.{self.rank}.{kind}": state for kind, state in states.items()}
+
+    # -- steps -----------------------------------------------------------------------------------------
+
+    def _train(self) -> int:
+        self.spread.model.train()
+        if self.config.gc_every_steps:
+            # One rank that collects while the others compute makes all of them wait: all collect at the same step.
+            gc.collect()
+            gc.freeze()
+            gc.disable()
+        status = FINISHED
+        while self.step < self.config.steps:
+            outcome = self._one_step()
+            self._judge(outcome)
+            every = self.config.eval.every_steps
+            if every and (self.step % every == 0 or self.step == self.config.steps):
+                self._evaluate()
+            if outcome.wanted.stop and self.step < self.config.steps:
+                status = STOPPED
+                break
+            self._save_if_due(outcome.wanted)
+            if self.config.gc_every_steps and self.step % self.config.gc_every_steps == 0:
+                gc.collect(1)
+        self._last_save()
+        self._write_costs()
+        return status
+
+    def _one_step(self) -> Outcome:
+        compiling = self.config.compile and not self._durations_ns
+        if compiling:
+            self.records.phase("compile", "begin")
+        outcome = self.stepper.step(self.step, self._wanted(), self._staged)
+        if compiling:
+            self.records.phase("compile", "end")
         self.step += 1
-        clock.mark("optimizer")
-        tokens = count * config.accumulation * config.data.sequence_length
+        self._durations_ns.append(outcome.dur_ns)
+        micro = self.config.rank_batch(self.world_size) * self.stepper.passes
+        tokens = micro * self.workload.units_per_sample
         self.records.write(
             "step",
             step=self.step,
-            dur_ns=clock.total_ns(),
-            seg=clock.segments,
+            dur_ns=outcome.dur_ns,
+            seg=outcome.segments,
             tokens=tokens,
-            loss=loss_mean,
-            grad_norm=float(norm),
-            lr=self.optimizer.param_groups[0]["lr"],
+            loss=outcome.loss,
+            grad_norm=outcome.grad_norm,
+            lr=outcome.lr,
         )
-        if self.rank == 0 and (self.step % config.log_every == 0 or self.step == config.steps):
-            rate = tokens * self.world_size / (clock.total_ns() / 1e9)
-            print(f"step {self.step}/{config.steps}  loss {loss_mean:.4f}  {rate:,.0f} tokens/s", flush=True)
-        return stop, save
+        self._now_and_then(outcome, tokens)
+        return outcome
 
-    def _agree(self, loss: Tensor) -> tuple[float, bool, bool]:
-        """The mean loss, and whether any rank was asked to stop or save: all ranks learn it at the same step."""
+    def _staged(self) -> int:
+        return self.checkpointer.staged() if self.checkpointer else 0
+
+    def _wanted(self) -> Wanted:
         wishes = self.control.look()
-        wanted = float(wishes.save_id > self.saves_asked)
-        values = torch.tensor([0.0, float(wishes.stop), wanted], device=self.device)
-        values[0] = loss / self.world_size
-        dist.all_reduce(values)
-        mean, stop, save = values.tolist()
-        if save:
-            self.saves_asked = wishes.save_id
-        return mean, stop > 0, save > 0
+        keeper = self.checkpointer
+        by_time = keeper is not None and self.rank == 0 and self._by_time.due(time.monotonic(), keeper.stalls_ns)
+        return Wanted(
+            stop=wishes.stop,
+            save=wishes.save_id > self._saves_asked or by_time,
+            busy=keeper is not None and not keeper.poll(),
+            broken=keeper is not None and keeper.broken,
+            profile=wishes.profile_id > self._profiles_asked,
+        )
+
+    def _judge(self, outcome: Outcome) -> None:
+        """Training goes on over a bad batch, and ends where every batch is bad."""
+        if outcome.finite:
+            self._nonfinite = 0
+            return
+        if not self.scaler.exhausted:
+            return  # fp16 looks for its scale this way
+        self._nonfinite += 1
+        self.records.write("nonfinite", step=self.step, loss=outcome.loss, grad_norm=outcome.grad_norm)
+        if self.step == 1 or self._nonfinite > self.config.nonfinite_limit:
+            rate = self.config.optimizer.lr
+            raise Refused(
+                f"The loss or its gradient is not finite at step {self.step}"
+                + ("" if self.step == 1 else f" and at the {self._nonfinite - 1} steps before it")
+                + f". Lower the learning rate ({rate:g}), warm up longer, look at the data, or use bf16."
+            )
+
+    def _now_and_then(self, outcome: Outcome, tokens: int) -> None:
+        config = self.config
+        if self._window is not None:
+            summary = self._window.step()
+            if summary is not None:
+                self._window = None
+                self.records.write("profile", step=self.step, **summary)
+        elif outcome.wanted.profile:
+            self._profiles_asked = self.control.wishes.profile_id
+            self._window = Window(config.profile_steps, self.device)
+        if config.ledger_every and self.step % config.ledger_every == 0:
+            self._write_ledger(outcome)
+        if self.rank == 0 and (self.step % config.log_every == 0 or self.step == config.steps):
+            recent = self._durations_ns[-config.log_every :]
+            self._write_throughput(outcome, tokens * self.world_size / (statistics.median(recent) / 1e9))
+        del self._durations_ns[: -max(config.log_every, 50)]
+
+    def _write_ledger(self, outcome: Outcome) -> None:
+        if not outcome.entries:
+            return
+        base = outcome.entries[0].begin_ns
+        rows = [
+            [e.group, e.op, e.num_bytes, e.begin_ns - base, e.end_ns - e.begin_ns, e.exposed_ns]
+            for e in outcome.entries
+        ]
+        self.records.write("collectives", step=self.step, base_ns=base, sequence=self.ledger.sequence, rows=rows)
+
+    def _write_throughput(self, outcome: Outcome, tokens_per_s: float) -> None:
+        config = self.config
+        if self._peak is None:
+            self._peak = peak_of(self.device, DTYPES[config.precision] or torch.float32)
+        found = utilisation(
+            tokens_per_s=tokens_per_s,
+            flops_per_token=self.workload.flops_per_unit,
+            num_ranks=self.world_size,
+            peak_flops=self._peak.flops,
+            checkpointing=config.activation_checkpointing,
+        )
+        self.records.write(
+            "throughput",
+            step=self.step,
+            tokens_per_s=found.tokens_per_s,
+            flops_per_s=found.flops_per_s,
+            mfu=found.mfu,
+            hfu=found.hfu,
+            fault=found.fault,
+            peak_flops=self._peak.flops,
+            peak_source=self._peak.source,
+        )
+        share = f"MFU {found.mfu:.1%}" if found.mfu is not None else found.fault
+        place = f"step {self.step}/{config.steps}  loss {outcome.loss:.4f}"
+        print(f"{place}  {tokens_per_s:,.0f} tokens/s  {share}", flush=True)
 
     @torch.no_grad()
     def _evaluate(self) -> None:
         begin = time.perf_counter_ns()
         self.records.phase("eval", "begin")
-        self.model.eval()
-        config = self.config
-        size = config.micro_batch_size(self.world_size)
-        total = torch.zeros(2, device=self.device)
-        for inputs_BT, targets_BT in validation_batches(
-            self.validation,
-            batches=config.eval.batches,
-            batch_size=size,
-            rank=self.rank,
-            world_size=self.world_size,
-        ):
-            total[0] += self.model(inputs_BT.to(self.device), targets_BT.to(self.device))
+        self.spread.model.eval()
+        self.ledger.on, measured = False, self.ledger.on
+        size = self.config.rank_batch(self.world_size)
+        total = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for number in range(self.config.eval.batches):
+            batch = self.workload.validation.batch((number * self.world_size + self.rank) * size, size)
+            with self.spread.precision():
+                total[0] += self.spread.model(*(tensor.to(self.device) for tensor in batch))
             total[1] += 1
         dist.all_reduce(total)
-        self.model.train()
+        self.ledger.on = measured
+        self.spread.model.train()
         value = float(total[0] / total[1])
+        tokens = self.config.eval.batches * size * self.workload.units_per_sample * self.world_size
         duration = time.perf_counter_ns() - begin
-        self.records.write("eval", step=self.step, val_loss=value, dur_ns=duration)
+        self.records.write("eval", step=self.step, val_loss=value, dur_ns=duration, tokens=tokens)
         self.records.phase("eval", "end")
         if self.rank == 0:
             print(f"step {self.step}  validation loss {value:.4f}", flush=True)
+
+    # -- saving ----------------------------------------------------------------------------------------
+
+    def _save_if_due(self, wanted: Wanted) -> None:
+        keeper, every = self.checkpointer, self.config.checkpoint.every_steps
+        if keeper is None:
+            return
+        if wanted.broken:
+            keeper.go_in_line()
+        if wanted.save:
+            self._saves_asked = self.control.wishes.save_id
+        self._save_due = self._save_due or wanted.save or bool(every and self.step % every == 0)
+        # A save that is due while another one is being written waits for it, and training does not.
+        if self._save_due and not wanted.busy and self.step < self.config.steps:
+            self._save_due = False
+            self._begin_save(keeper)
+            self._by_time.saved(time.monotonic())
+
+    def _begin_save(self, keeper: Checkpointer) -> None:
+        facts = {"updates": self.stepper.updates, "scaler": self.scaler.facts()}
+        keeper.begin(self.step, facts, self._random_names(random_state(self.device)))
+
+    def _last_save(self) -> None:
+        """Save what is not saved yet, and know that it is."""
+        keeper = self.checkpointer
+        if keeper is None:
+            return
+        self.records.phase("save", "begin")
+        keeper.settle()
+        for _ in range(2):
+            if keeper.last_step != self.step:
+                self._begin_save(keeper)
+                keeper.settle()
+            lost = torch.tensor([float(keeper.broken), float(keeper.last_step != self.step)])
+            dist.all_reduce(lost, group=keeper.group)
+            if lost[1] == 0 or lost[0] == 0:
+                break
+            keeper.go_in_line()
+        keeper.close()
+        self.records.phase("save", "end")
+        if lost[1] > 0:
+            raise SaveFailed(f"The state of step {self.step} is not saved: {keeper.failure or 'the save failed'}.")
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    def _write_costs(self) -> None:
+        """What keeping records has cost, measured where it was spent."""
+        spent = self.records.spent_ns + self.stepper.cost_ns
+        self.records.write("cost", spent_ns=spent, records_ns=self.records.spent_ns, exchange_ns=self.stepper.cost_ns)
 
     def leave(self) -> None:
         """Tear down in an order that does not abort: no save under way, all here, then the groups."""
@@ -248,32 +386,3 @@ class Run:
             return
         dist.barrier()
         dist.destroy_process_group()
-
-
-class _Clock:
-    """Splits one step into segments that sum to its duration exactly."""
-
-    def __init__(self) -> None:
-        self._begin = self._last = time.perf_counter_ns()
-        self.segments: dict[str, int] = {}
-
-    def mark(self, segment: str) -> None:
-        """The time since the mark before belongs to this segment."""
-        now = time.perf_counter_ns()
-        self.segments[segment] = self.segments.get(segment, 0) + now - self._last
-        self._last = now
-
-    def total_ns(self) -> int:
-        """From the first instant to the last mark."""
-        return self._last - self._begin
-
-
-def learning_rate(config: TrainerConfig, step: int) -> float:
-    """Linear warm-up, then a cosine down to ``min_lr_ratio`` at the last step."""
-    settings = config.optimizer
-    if step < settings.warmup_steps:
-        return settings.lr * (step + 1) / settings.warmup_steps
-    span = max(1, config.steps - settings.warmup_steps)
-    place = min(1.0, (step - settings.warmup_steps) / span)
-    low = settings.min_lr_ratio
-    return settings.lr * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * place)))

@@ -12,6 +12,7 @@ from typing import Any
 MANIFEST = "manifest.json"
 MARKER = "COMMITTED"
 FENCE = "fence.json"
+Files = dict[str, dict[str, Any]]  # name → {"bytes", "sha256"}
 
 
 class FenceLost(Exception):
@@ -35,54 +36,77 @@ def _files_of(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def commit(tmp: Path, final: Path, facts: dict[str, Any]) -> tuple[str, int]:
+def commit(tmp: Path, final: Path, facts: dict[str, Any], files: Files | None = None) -> tuple[str, int]:
     """Make ``tmp`` the checkpoint ``final``: the manifest's digest and the bytes of all files.
 
-    Order: files and manifest on disk, then the folder's name, then the marker. A crash leaves a ``.tmp``
-    folder or a folder without marker; neither is ever taken for a checkpoint.
+    ``files`` are the digests taken while writing; without them the files are read. Order: files and manifest on
+    disk, then the folder's name, then the marker. A crash leaves a ``.tmp`` folder or a folder without marker;
+    neither is ever taken for a checkpoint.
     """
-    files = {
-        str(path.relative_to(tmp)): {"bytes": path.stat().st_size, "sha256": digest_of(path)}
-        for path in _files_of(tmp)
-    }
+    if files is None:
+        files = {
+            str(path.relative_to(tmp)): {"bytes": path.stat().st_size, "sha256": digest_of(path)}
+            for path in _files_of(tmp)
+        }
+        for path in _files_of(tmp):
+            _sync_file(path)
     text = json.dumps({"version": 1, **facts, "files": files}, indent=1, sort_keys=True).encode()
     _write_synced(tmp / MANIFEST, text)
     _sync_folder(tmp)
     if final.exists():
+        # Without its marker it is no checkpoint any more, even if the removal is cut short.
+        (final / MARKER).unlink(missing_ok=True)
         shutil.rmtree(final)
     tmp.rename(final)
     _sync_folder(final.parent)
     digest = hashlib.sha256(text).hexdigest()
+    corrupt_mark(final).unlink(missing_ok=True)
     _write_synced(final / MARKER, digest.encode())
     _sync_folder(final)
     return digest, sum(int(entry["bytes"]) for entry in files.values())
 
 
-def fault_of(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, in words; None when every file is as it was written."""
+def fault_of(folder: Path, *, part: int = 0, parts: int = 1) -> str | None:
+    """What is wrong with a checkpoint, in words; None when every file is as it was written.
+
+    Of ``parts`` that check together, each reads every ``parts``-th file; all of them check the manifest.
+    """
     marker, manifest = folder / MARKER, folder / MANIFEST
     if not marker.is_file():
         return "it was never completed (no commit marker)"
     if not manifest.is_file():
         return "its manifest is missing"
-    text = manifest.read_bytes()
-    if hashlib.sha256(text).hexdigest() != marker.read_text(errors="replace").strip():
-        return "its manifest was changed after the commit"
     try:
-        files = json.loads(text)["files"]
-    except (ValueError, KeyError, TypeError):
+        text = manifest.read_bytes()
+        if hashlib.sha256(text).hexdigest() != marker.read_text(errors="replace").strip():
+            return "its manifest was changed after the commit"
+        content = json.loads(text)
+        files, step = content["files"], content["step"]
+    except (OSError, ValueError, KeyError, TypeError):
         return "its manifest cannot be read"
+    if folder.name != step_folder(folder.parent, step).name and re.fullmatch(r"step_\d{8,}", folder.name):
+        return f"it is the checkpoint of step {step} under another name"
     present = {str(path.relative_to(folder)) for path in _files_of(folder)}
     for name in sorted(present - set(files)):
         return f"{name} does not belong to it"
-    for name, entry in files.items():
-        path = folder / name
-        if name not in present:
-            return f"{name} is missing"
-        if path.stat().st_size != entry["bytes"]:
-            return f"{name} has {path.stat().st_size} bytes instead of {entry['bytes']}"
+    for name in sorted(set(files) - present):
+        return f"{name} is missing"
+    for name, entry in sorted(files.items())[part::parts]:
+        fault = _file_fault(folder / name, name, entry)
+        if fault:
+            return fault
+    return None
+
+
+def _file_fault(path: Path, name: str, entry: dict[str, Any]) -> str | None:
+    try:
+        size = path.stat().st_size
+        if size != entry["bytes"]:
+            return f"{name} has {size} bytes instead of {entry['bytes']}"
         if digest_of(path) != entry["sha256"]:
             return f"{name} has another content than when it was written"
+    except OSError as error:
+        return f"{name} cannot be read ({error.strerror})"
     return None
 
 
@@ -105,7 +129,7 @@ def folders_by_step(root: Path) -> list[tuple[int, Path]]:
 
 def newest_sound(root: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
     """The newest checkpoint that verifies, and the newer ones that do not, with what is wrong with each."""
-    bad = []
+    bad: list[tuple[Path, str]] = []
     for _, folder in folders_by_step(root):
         fault = fault_of(folder)
         if fault is None:
@@ -115,16 +139,39 @@ def newest_sound(root: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
 
 
 def prune(root: Path, *, keep_last: int, keep_every: int, protected: set[Path]) -> list[tuple[int, Path]]:
-    """Remove old checkpoints: all but the last few, every n-th step, and the protected ones; what was removed."""
+    """Remove old checkpoints and say which: all but the last few, every n-th step, pinned and protected ones.
+
+    One that is marked corrupt stays for whoever wants to know why, and does not count among the last few.
+    """
     removed = []
-    for place, (step, folder) in enumerate(folders_by_step(root)):
-        if place < keep_last or folder in protected or (keep_every and step % keep_every == 0):
+    sound = [(s, f) for s, f in folders_by_step(root) if not corrupt_mark(f).exists() and (f / MARKER).is_file()]
+    for place, (step, folder) in enumerate(sound):
+        kept = place < keep_last or (keep_every and step % keep_every == 0)
+        if kept or folder in protected or pin_mark(folder).exists():
             continue
         # Without its marker it is no checkpoint any more, even if the removal is cut short.
         (folder / MARKER).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
         removed.append((step, folder))
     return removed
+
+
+def pin_mark(folder: Path) -> Path:
+    """A file beside a checkpoint: while it is there, the checkpoint is kept."""
+    return folder.with_name(folder.name + ".pin")
+
+
+def corrupt_mark(folder: Path) -> Path:
+    """A file beside a checkpoint that did not verify, holding the reason."""
+    return folder.with_name(folder.name + ".corrupt")
+
+
+def corrupt_note(folder: Path, fault: str) -> None:
+    """Mark a checkpoint as corrupt. It stays where it is: deleting evidence helps nobody."""
+    try:
+        corrupt_mark(folder).write_text(fault + "\n")
+    except OSError:
+        pass  # a read-only or full file system: the record says it too
 
 
 def fence_take(root: Path, fence: str) -> None:
@@ -158,6 +205,14 @@ def _write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _sync_folder(path: Path) -> None:

@@ -12,17 +12,15 @@ import select
 import signal
 import socket
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1
 
 
 def import_all() -> None:
     """Everything that a rank will need, including what torch imports only at first use."""
-    import torch._dynamo
-    import torch.distributed.checkpoint.state_dict
-
-    import trainer.loop  # noqa: F401
+    import trainer.loop
+    import trainer.workload  # noqa: F401
 
 
 def die_with_parent(parent: int) -> None:
@@ -43,7 +41,7 @@ def serve(channel: socket.socket) -> None:
     rest = b""
     _send(channel, {"ready": os.getpid()})
     while True:
-        readable, _, _ = select.select([channel, wake_read], [], [])
+        readable = select.select([channel, wake_read], [], [])[0]  # type: ignore[type-var]
         if wake_read in readable:
             os.read(wake_read, 4096)
             _reap(channel, names)
@@ -73,8 +71,12 @@ def _reap(channel: socket.socket, names: dict[int, Any]) -> None:
 def _fork_rank(order: dict[str, Any], channel: socket.socket, pipes: tuple[int, int]) -> int:
     parent = os.getpid()
     pid = os.fork()
-    if pid:
-        return pid
+    if pid == 0:
+        _be_rank(order, channel, pipes, parent)
+    return pid
+
+
+def _be_rank(order: dict[str, Any], channel: socket.socket, pipes: tuple[int, int], parent: int) -> NoReturn:
     # From here on this is the rank; nothing of the forking process may be reached any more.
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
