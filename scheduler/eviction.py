@@ -3,58 +3,18 @@
 Every search works on the landed view itself and leaves it as it found it.
 """
 
+import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from scheduler.placement import Placement
 from scheduler.quota import TypeLimits
-from scheduler.shapes import Shape
 from scheduler.snapshot import (
     Borrow,
     PreemptionPolicy,
     Reclaim,
-    VictimOrder,
     WithinQueue,
 )
+from scheduler.trial import Claim, Room, Trial
 from scheduler.world import Holder, World
-
-
-@dataclass(slots=True, eq=False)
-class Claim:
-    """A job that looks for room on one GPU type."""
-
-    id: str
-    queue: int
-    gpu_type: str
-    shape: Shape
-    priority: int
-    submitted_s: float
-    may_borrow: bool = True
-
-    @property
-    def size(self) -> int:
-        """GPUs of the whole job."""
-        return self.shape.size
-
-
-@dataclass(slots=True, eq=False)
-class Candidate:
-    """A possible victim. `group`: 0 structural, 1 another queue's, 2 the own queue's."""
-
-    holder: Holder
-    group: int
-    # May be evicted for a job that borrows.
-    borrow_ok: bool
-    # The lowest cohort that holds both queues.
-    meeting: int
-
-
-@dataclass(slots=True, eq=False)
-class Room:
-    """Victims whose leaving makes room, and where the job will then be."""
-
-    victims: list[Holder]
-    placement: Placement
 
 
 def evictable(world: World, holder: Holder) -> bool:
@@ -79,147 +39,155 @@ def reclaim_allowed(policy: PreemptionPolicy, claim: Claim, holder: Holder) -> b
     return policy.reclaim_within_cohort == Reclaim.LOWER_PRIORITY and holder.priority < claim.priority
 
 
-def fits(world: World, limits: TypeLimits, claim: Claim, *, borrow: bool) -> Placement | None:
-    """A placement on the landed view if quota and nodes hold the claim, else None."""
-    usage = world.usage[claim.gpu_type]
-    if not borrow and world.tree.borrows_with(limits, usage, claim.queue, claim.size):
-        return None
-    if world.tree.available(limits, usage, claim.queue) < claim.size:
-        return None
-    return world.find(claim.gpu_type, claim.shape)
-
-
-def sort_key(world: World, candidate: Candidate) -> tuple[object, ...]:
-    """Structural, other foreign, own; lower priority; then newest (or least lost); then id."""
-    holder = candidate.holder
-    lost = holder.lost_gpu_s if world.policy.victim_order == VictimOrder.LEAST_LOST else 0.0
-    return (candidate.group, holder.priority, lost, -holder.started_s, holder.id)
-
-
 def find_room(world: World, claim: Claim) -> Room | None:
     """The victims of the classical rules that make room for the claim, or None."""
     limits = world.tree.types[claim.gpu_type]
-    policy = world.tree.queues[claim.queue].preemption
-    candidates = [*_own(world, policy, claim), *_foreign(world, limits, policy, claim)]
-    if not candidates:
-        return None
-    candidates.sort(key=lambda c: sort_key(world, c))
-    world.split(claim.gpu_type)
-    for borrow in _attempts(world, limits, policy, claim, candidates):
-        if borrow and not claim.may_borrow:
-            continue
-        room = _attempt(world, limits, claim, candidates, borrow)
+    search = _Search(world, limits, claim, world.tree.queues[claim.queue].preemption)
+    for borrow in search.attempts():
+        room = search.run(borrow)
         if room is not None:
             return room
     return None
 
 
-def _attempts(
-    world: World, limits: TypeLimits, policy: PreemptionPolicy, claim: Claim, candidates: Sequence[Candidate]
-) -> tuple[bool, ...]:
-    """Whether borrowing is allowed, attempt by attempt."""
-    if not claim.may_borrow:
-        return (False,)
-    forbidden = policy.borrow_within_cohort == Borrow.NEVER
-    under = world.usage[claim.gpu_type][claim.queue] < limits.nominal[claim.queue]
-    if all(c.group == 2 for c in candidates) or (forbidden and not under):
-        return (True,)
-    if forbidden and not any(c.group == 0 for c in candidates):
-        return (False, True)
-    return (True, False)
+def has_own_victims(world: World, claim: Claim) -> bool:
+    """Whether a job of the claim's own queue could be evicted for it."""
+    policy = world.tree.queues[claim.queue].preemption
+    return _any(own_victims(world, policy, claim))
 
 
-def _own(world: World, policy: PreemptionPolicy, claim: Claim) -> Iterator[Candidate]:
+def own_victims(world: World, policy: PreemptionPolicy, claim: Claim) -> Iterator[Holder]:
+    """Candidates of the claim's own queue, in order."""
     if policy.within_queue == WithinQueue.NEVER:
         return
-    for holder in world.holders.get((claim.queue, claim.gpu_type), ()):
+    for holder in world.ordered(claim.queue, claim.gpu_type):
+        if holder.priority > claim.priority:
+            return
         if evictable(world, holder) and own_allowed(policy, claim, holder):
-            yield Candidate(holder, 2, True, -1)
+            yield holder
 
 
-def _foreign(world: World, limits: TypeLimits, policy: PreemptionPolicy, claim: Claim) -> Iterator[Candidate]:
-    """Jobs of queues over their quota, from the nearest cohort outwards."""
-    tree, usage = world.tree, world.usage[claim.gpu_type]
-    if policy.reclaim_within_cohort == Reclaim.NEVER:
-        return
-    rest = claim.size
-    structural = False
-    below = claim.queue
-    for cohort in tree.path(claim.queue):
-        # Once a subtree with the claim and without the victim holds the rest, the claim has the older right.
-        structural = structural or usage[below] + rest <= limits.subtree[below]
-        rest = max(0, rest - max(0, limits.local[below] - usage[below]))
-        for queue in _over_quota(world, limits, cohort, below):
-            for holder in world.holders.get((queue, claim.gpu_type), ()):
-                if evictable(world, holder) and reclaim_allowed(policy, claim, holder):
-                    borrow_ok = structural or _borrow_ok(policy, claim, holder)
-                    yield Candidate(holder, 0 if structural else 1, borrow_ok, cohort)
-        below = cohort
+class _Search:
+    """One claim's candidates, read lazily: most plans need few of them."""
 
+    def __init__(self, world: World, limits: TypeLimits, claim: Claim, policy: PreemptionPolicy) -> None:
+        self.world, self.limits, self.claim, self.policy = world, limits, claim, policy
+        self.usage = world.usage[claim.gpu_type]
+        # Queues over their quota with the lowest cohort that holds them and the claim's queue.
+        self.structural: list[tuple[int, int]] = []
+        self.others: list[tuple[int, int]] = []
+        self.borrow_forbidden = policy.borrow_within_cohort == Borrow.NEVER
+        self.under_nominal = self.usage[claim.queue] < limits.nominal[claim.queue]
+        if policy.reclaim_within_cohort != Reclaim.NEVER:
+            self._foreign()
 
-def _over_quota(world: World, limits: TypeLimits, cohort: int, skip: int) -> Iterator[int]:
-    """Queues below the cohort, outside `skip`, that are over their quota together with all between."""
-    tree, usage = world.tree, world.usage[limits.gpu_type]
-    for child in tree.children[cohort]:
-        if child == skip or usage[child] <= limits.subtree[child]:
-            continue
-        if child < len(tree.queues):
-            yield child
-        else:
-            yield from _over_quota(world, limits, child, skip)
+    def attempts(self) -> tuple[bool, ...]:
+        """Whether borrowing is allowed, attempt by attempt."""
+        if not self.claim.may_borrow:
+            return (False,)
+        foreign = _any(self.of_others(self.structural)) or _any(self.of_others(self.others))
+        if not foreign:
+            return (True,) if _any(self.own()) else ()
+        if self.borrow_forbidden and not self.under_nominal:
+            return (True,)
+        if self.borrow_forbidden and not _any(self.of_others(self.structural)):
+            return (False, True)
+        return (True, False)
 
+    def run(self, borrow: bool) -> Room | None:
+        """Remove victims in order until the claim fits; the view is left as it was found."""
+        if not borrow and not self._may_stay_inside():
+            return None
+        trial = Trial(self.world, self.limits, self.claim)
+        room = None
+        for holder, meeting in self._candidates(borrow):
+            if meeting >= 0 and not self._still_over(holder.queue, meeting):
+                continue
+            trial.remove(holder)
+            if trial.fits(borrow=borrow):
+                room = trial.room(borrow=borrow)
+                break
+        trial.undo()
+        return room
 
-def _borrow_ok(policy: PreemptionPolicy, claim: Claim, holder: Holder) -> bool:
-    if policy.borrow_within_cohort != Borrow.LOWER_PRIORITY or holder.priority >= claim.priority:
-        return False
-    most = policy.max_priority_threshold
-    return most is None or holder.priority <= most
+    def own(self) -> Iterator[Holder]:
+        """Candidates of the own queue, in order."""
+        return own_victims(self.world, self.policy, self.claim)
 
+    def of_others(self, queues: Sequence[tuple[int, int]]) -> Iterator[tuple[Holder, int]]:
+        """Candidates of these queues, in one order over all, each with its meeting cohort."""
+        lines = [self._of_queue(queue, meeting) for queue, meeting in queues]
+        if len(lines) == 1:
+            return lines[0]
+        return heapq.merge(*lines, key=_by_rank)
 
-def _still_over(world: World, limits: TypeLimits, candidate: Candidate) -> bool:
-    """Whether the victim's queue, and each cohort up to the meeting point, still uses more than its own."""
-    usage = world.usage[limits.gpu_type]
-    node = candidate.holder.queue
-    while node != candidate.meeting:
-        if usage[node] <= limits.subtree[node]:
+    def _candidates(self, borrow: bool) -> Iterator[tuple[Holder, int]]:
+        """Structural ones, other foreign ones, the own queue's (these have no meeting cohort: -1)."""
+        yield from self.of_others(self.structural)
+        if not (borrow and self.borrow_forbidden):
+            for holder, meeting in self.of_others(self.others):
+                if not borrow or self._borrow_ok(holder):
+                    yield holder, meeting
+        for holder in self.own():
+            yield holder, -1
+
+    def _of_queue(self, queue: int, meeting: int) -> Iterator[tuple[Holder, int]]:
+        lower = self.policy.reclaim_within_cohort == Reclaim.LOWER_PRIORITY
+        for holder in self.world.ordered(queue, self.claim.gpu_type):
+            if lower and holder.priority >= self.claim.priority:
+                return
+            if evictable(self.world, holder):
+                yield holder, meeting
+
+    def _foreign(self) -> None:
+        """Queues over their quota, from the nearest cohort outwards."""
+        claim, usage, limits = self.claim, self.usage, self.limits
+        rest = claim.size
+        structural = False
+        below = claim.queue
+        for cohort in self.world.tree.path(claim.queue):
+            # Once a subtree with the claim and without the victim holds the rest, the claim has the older right.
+            structural = structural or usage[below] + rest <= limits.subtree[below]
+            rest = max(0, rest - max(0, limits.local[below] - usage[below]))
+            kept = self.structural if structural else self.others
+            # Without that right, and borrowing, nobody of another queue may be evicted.
+            if structural or not self.borrow_forbidden or self.under_nominal:
+                kept.extend((queue, cohort) for queue in self._over_quota(cohort, below))
+            below = cohort
+
+    def _over_quota(self, cohort: int, skip: int) -> Iterator[int]:
+        """Queues below the cohort, outside `skip`, that are over their quota together with all between."""
+        usage, subtree, num_queues = self.usage, self.limits.subtree, len(self.world.tree.queues)
+        for child in self.world.tree.children[cohort]:
+            if usage[child] > subtree[child] and child != skip:
+                if child < num_queues:
+                    yield child
+                else:
+                    yield from self._over_quota(child, skip)
+
+    def _borrow_ok(self, holder: Holder) -> bool:
+        if self.borrow_forbidden or holder.priority >= self.claim.priority:
             return False
-        node = world.tree.parent[node]
-    return True
+        most = self.policy.max_priority_threshold
+        return most is None or holder.priority <= most
+
+    def _still_over(self, node: int, meeting: int) -> bool:
+        """Whether the victim's queue, and each cohort up to the meeting point, still uses more than its own."""
+        while node != meeting:
+            if self.usage[node] <= self.limits.subtree[node]:
+                return False
+            node = self.world.tree.parent[node]
+        return True
+
+    def _may_stay_inside(self) -> bool:
+        """Whether the queue could hold the claim in its own quota if all its candidates left."""
+        over = self.usage[self.claim.queue] + self.claim.size - self.limits.subtree[self.claim.queue]
+        return over <= 0 or over <= sum(holder.size for holder in self.own())
 
 
-def _attempt(
-    world: World, limits: TypeLimits, claim: Claim, candidates: Sequence[Candidate], borrow: bool
-) -> Room | None:
-    taken: list[Holder] = []
-    room = None
-    for candidate in candidates:
-        if candidate.group != 2:
-            if borrow and not candidate.borrow_ok:
-                continue
-            if not _still_over(world, limits, candidate):
-                continue
-        world.remove(candidate.holder)
-        taken.append(candidate.holder)
-        placement = fits(world, limits, claim, borrow=borrow)
-        if placement is not None:
-            room = give_back(world, limits, claim, taken, placement, borrow=borrow)
-            break
-    for holder in taken if room is None else room.victims:
-        world.put_back(holder)
-    return room
+def _any(items: Iterator[object]) -> bool:
+    return next(items, None) is not None
 
 
-def give_back(
-    world: World, limits: TypeLimits, claim: Claim, taken: list[Holder], placement: Placement, *, borrow: bool
-) -> Room:
-    """Walk back, newest victim first, and put back each (but the last) whose return still leaves room."""
-    kept = taken[-1:]
-    for holder in reversed(taken[:-1]):
-        world.put_back(holder)
-        still = fits(world, limits, claim, borrow=borrow)
-        if still is None:
-            world.remove(holder)
-            kept.append(holder)
-        else:
-            placement = still
-    return Room(kept[::-1], placement)
+def _by_rank(pair: tuple[Holder, int]) -> tuple[float, float, float, str]:
+    return pair[0].rank

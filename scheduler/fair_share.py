@@ -1,186 +1,116 @@
-"""Shares of the quota tree, and whom fair share lets a job evict. All comparisons are exact."""
+"""Whom fair share lets a job evict: always from the highest share, as long as that brings shares together."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from functools import total_ordering
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
-from scheduler.eviction import (
-    Candidate,
-    Claim,
-    Room,
-    evictable,
-    fits,
-    give_back,
-    own_allowed,
-    reclaim_allowed,
-    sort_key,
-)
-from scheduler.quota import QuotaTree, TypeLimits, Usage
-from scheduler.snapshot import Reclaim, ShareStrategy, WithinQueue
+from scheduler.eviction import evictable, own_victims
+from scheduler.quota import TypeLimits
+from scheduler.shares import ZERO, Share, share_of
+from scheduler.snapshot import Reclaim, ShareStrategy
+from scheduler.trial import Claim, Room, Trial
 from scheduler.world import Holder, World
-
-
-@total_ordering
-@dataclass(frozen=True, slots=True)
-class Share:
-    """How far a node is above what it owns: `over / (lendable * weight)`, infinite at weight 0.
-
-    Two infinite shares compare by the ratio without the weight.
-    """
-
-    infinite: bool
-    ratio: Fraction
-
-    def __lt__(self, other: "Share") -> bool:
-        if self.infinite != other.infinite:
-            return other.infinite
-        return self.ratio < other.ratio
-
-    @property
-    def per_mille(self) -> Fraction | None:
-        """The share times 1000; None is infinite."""
-        return None if self.infinite else self.ratio * 1000
-
-
-ZERO = Share(False, Fraction(0))
-
-
-def share_of(tree: QuotaTree, usage: dict[str, Usage], node: int) -> Share:
-    """The node's share over all GPU types."""
-    parent = tree.parent[node]
-    if parent < 0:
-        return ZERO
-    over = lendable = 0
-    for gpu_type, limits in tree.types.items():
-        lendable += limits.potential[parent]
-        over += max(0, usage[gpu_type][node] - limits.subtree[node])
-    return share_from(over, lendable, tree.weight[node])
-
-
-def share_from(over: int, lendable: int, weight: Fraction) -> Share:
-    """The share of a node that uses `over` GPUs more than it owns."""
-    if over == 0 or lendable == 0:
-        return ZERO
-    ratio = Fraction(over, lendable)
-    return Share(True, ratio) if weight == 0 else Share(False, ratio / weight)
-
-
-def all_shares(tree: QuotaTree, usage: dict[str, Usage]) -> dict[str, Fraction | None]:
-    """Shares times 1000 of every queue and cohort by name; a queue's stands where names collide."""
-    out: dict[str, Fraction | None] = {}
-    for node in range(len(tree.names) - 1, -1, -1):
-        out[tree.names[node]] = share_of(tree, usage, node).per_mille
-    return out
 
 
 def find_room_fairly(world: World, claim: Claim) -> Room | None:
     """The victims that fair share allows and that make room for the claim, or None."""
     limits = world.tree.types[claim.gpu_type]
-    candidates = _candidates(world, limits, claim)
-    if not candidates:
-        return None
-    world.split(claim.gpu_type)
     search = _Search(world, limits, claim)
-    # Shares are compared as if the job ran already.
-    world.tree.add(limits, world.usage[claim.gpu_type], claim.queue, claim.size)
-    try:
-        found = search.first(candidates, world.policy.fair_sharing_strategies)
-    finally:
-        world.tree.add(limits, world.usage[claim.gpu_type], claim.queue, -claim.size)
-    room = None
-    if found:
-        placement = fits(world, limits, claim, borrow=claim.may_borrow)
-        assert placement is not None, "the search ends when the job fits"
-        room = give_back(world, limits, claim, search.taken, placement, borrow=claim.may_borrow)
-    for holder in search.taken if room is None else room.victims:
-        world.put_back(holder)
+    search.trial.count_claim()
+    found = search.first(world.policy.fair_sharing_strategies)
+    room = search.trial.room(borrow=claim.may_borrow) if found else None
+    search.trial.undo()
     return room
 
 
-def _candidates(world: World, limits: TypeLimits, claim: Claim) -> list[Candidate]:
-    tree, usage = world.tree, world.usage[claim.gpu_type]
-    policy = tree.queues[claim.queue].preemption
-    out: list[Candidate] = []
-    if policy.within_queue != WithinQueue.NEVER:
-        for holder in world.holders.get((claim.queue, claim.gpu_type), ()):
-            if evictable(world, holder) and own_allowed(policy, claim, holder):
-                out.append(Candidate(holder, 2, True, -1))
-    if policy.reclaim_within_cohort != Reclaim.NEVER and tree.parent[claim.queue] >= 0:
-        root = tree.root[claim.queue]
-        for (queue, gpu_type), holders in world.holders.items():
-            if gpu_type != claim.gpu_type or queue in (-1, claim.queue) or tree.root[queue] != root:
-                continue
-            if usage[queue] <= limits.subtree[queue]:
-                continue
-            for holder in holders:
-                if evictable(world, holder) and reclaim_allowed(policy, claim, holder):
-                    out.append(Candidate(holder, 1, True, -1))
-    out.sort(key=lambda c: sort_key(world, c))
-    return out
-
-
 class _Search:
-    """Removes victims until the claim fits; `taken` are those removed."""
+    """Removes victims until the claim fits. Shares are compared as if the job ran already."""
 
     def __init__(self, world: World, limits: TypeLimits, claim: Claim) -> None:
         self.world, self.limits, self.claim = world, limits, claim
         self.tree = world.tree
+        self.trial = Trial(world, limits, claim)
         self.usage = world.usage[claim.gpu_type]
-        self.taken: list[Holder] = []
+        self.policy = world.tree.queues[claim.queue].preemption
         self.on_path = set(self.tree.path(claim.queue))
+        self.shares: dict[int, Share] = {}
+        self.reclaims = self.policy.reclaim_within_cohort != Reclaim.NEVER and bool(self.on_path)
 
-    def first(self, candidates: Sequence[Candidate], strategies: Sequence[ShareStrategy]) -> bool:
+    def first(self, strategies: Sequence[ShareStrategy]) -> bool:
         """Run the first strategy over all candidates, then a second one over those that failed it."""
-        order = _Targets(self, candidates)
+        order = _Targets(self, self.candidates, self._may_have_victims())
         strategy = _STRATEGIES[strategies[0]] if strategies else _final
-        failed: list[Candidate] = []
+        failed: dict[int, list[Holder]] = {}
         while (queue := order.next()) is not None:
             waiting = order.waiting[queue]
             if queue == self.claim.queue or self._within_nominal():
-                if self._take(waiting.pop(0)):
+                if self._take(waiting.popleft()):
                     return True
                 continue
             mine, theirs = self._below_meeting(queue)
-            new, old = self._share(mine), self._share(theirs)
+            new, old = self.share(mine), self.share(theirs)
             while waiting:
-                candidate = waiting.pop(0)
-                if strategy(new, old, self._share_without(theirs, candidate)):
-                    if self._take(candidate):
+                holder = waiting.popleft()
+                if strategy(new, old, self._share_without(theirs, holder)):
+                    if self._take(holder):
                         return True
                     break
-                failed.append(candidate)
-        if len(strategies) < 2:
-            return False
-        return self._second(failed)
+                failed.setdefault(queue, []).append(holder)
+        return len(strategies) > 1 and self._second(failed)
 
-    def _second(self, failed: Sequence[Candidate]) -> bool:
-        order = _Targets(self, failed)
+    def _second(self, failed: dict[int, list[Holder]]) -> bool:
+        alive = {node for queue in failed for node in (queue, *self.tree.path(queue))}
+        order = _Targets(self, lambda queue: failed.get(queue, ()), alive)
         while (queue := order.next()) is not None:
             mine, theirs = self._below_meeting(queue)
-            if self._share(mine) < self._share(theirs) and self._take(order.waiting[queue][0]):
+            if self.share(mine) < self.share(theirs) and self._take(order.waiting[queue][0]):
                 return True
             order.drop(queue)
         return False
 
+    def candidates(self, queue: int) -> Iterable[Holder]:
+        """The queue's jobs that may be evicted for the claim, in order."""
+        if queue == self.claim.queue:
+            yield from own_victims(self.world, self.policy, self.claim)
+            return
+        lower = self.policy.reclaim_within_cohort == Reclaim.LOWER_PRIORITY
+        for holder in self.world.ordered(queue, self.claim.gpu_type):
+            if lower and holder.priority >= self.claim.priority:
+                return
+            if evictable(self.world, holder):
+                yield holder
+
+    def _may_have_victims(self) -> set[int]:
+        """The own queue and, if it may reclaim, all nodes of its tree that borrow the type."""
+        alive = {self.claim.queue, *self.on_path}
+        if self.reclaims:
+            todo = [self.tree.root[self.claim.queue]]
+            while todo:
+                for child in self.tree.children[todo.pop()]:
+                    if self.usage[child] > self.limits.subtree[child]:
+                        alive.add(child)
+                    if child >= len(self.tree.queues) and child in alive:
+                        todo.append(child)
+        return alive
+
     def _within_nominal(self) -> bool:
         return self.usage[self.claim.queue] <= self.limits.nominal[self.claim.queue]
 
-    def _take(self, candidate: Candidate) -> bool:
-        self.world.remove(candidate.holder)
-        self.taken.append(candidate.holder)
-        self.tree.add(self.limits, self.usage, self.claim.queue, -self.claim.size)
-        found = fits(self.world, self.limits, self.claim, borrow=self.claim.may_borrow) is not None
-        self.tree.add(self.limits, self.usage, self.claim.queue, self.claim.size)
+    def _take(self, holder: Holder) -> bool:
+        self.trial.remove(holder)
+        for node in (holder.queue, *self.tree.path(holder.queue)):
+            self.shares.pop(node, None)
+        return self.trial.fits(borrow=self.claim.may_borrow)
+
+    def share(self, node: int) -> Share:
+        """The node's share now, with the claim counted."""
+        found = self.shares.get(node)
+        if found is None:
+            found = self.shares[node] = share_of(self.tree, self.world.usage, node)
         return found
 
-    def _share(self, node: int) -> Share:
-        return share_of(self.tree, self.world.usage, node)
-
-    def _share_without(self, node: int, candidate: Candidate) -> Share:
-        holder = candidate.holder
+    def _share_without(self, node: int, holder: Holder) -> Share:
         self.tree.add(self.limits, self.usage, holder.queue, -holder.size)
-        share = self._share(node)
+        share = share_of(self.tree, self.world.usage, node)
         self.tree.add(self.limits, self.usage, holder.queue, holder.size)
         return share
 
@@ -199,20 +129,18 @@ class _Search:
 class _Targets:
     """Which queue gives the next victim: down the tree, always to the highest share."""
 
-    def __init__(self, search: _Search, candidates: Sequence[Candidate]) -> None:
+    def __init__(self, search: _Search, source: Callable[[int], Iterable[Holder]], alive: set[int]) -> None:
         self.search = search
         self.tree = search.tree
-        self.waiting: dict[int, list[Candidate]] = {}
-        for candidate in candidates:
-            self.waiting.setdefault(candidate.holder.queue, []).append(candidate)
-        self.rank = {id(c): i for i, c in enumerate(candidates)}
-        self.alive = {node for queue in self.waiting for node in (queue, *self.tree.path(queue))}
+        self.source = source
+        self.alive = alive
+        self.waiting: dict[int, deque[Holder]] = {}
 
     def next(self) -> int | None:
         """The queue to take from, or None when nobody is left."""
         own = self.search.claim.queue
         if self.tree.parent[own] < 0:
-            return own if self.waiting.get(own) else None
+            return own if self._line(own) else None
         root = self.tree.root[own]
         while root in self.alive:
             queue = self._descend(root)
@@ -224,6 +152,12 @@ class _Targets:
         """No more victims from this queue."""
         self.alive.discard(queue)
 
+    def _line(self, queue: int) -> deque[Holder]:
+        line = self.waiting.get(queue)
+        if line is None:
+            line = self.waiting[queue] = deque(self.source(queue))
+        return line
+
     def _descend(self, cohort: int) -> int | None:
         best_queue, best_cohort = -1, -1
         queue_share, cohort_share = ZERO, ZERO
@@ -233,17 +167,17 @@ class _Targets:
                 continue
             over = usage[child] > limits.subtree[child]
             if child < len(self.tree.queues):
-                if not self.waiting.get(child) or (not over and child != self.search.claim.queue):
+                if (not over and child != self.search.claim.queue) or not self._line(child):
                     self.alive.discard(child)
                     continue
-                share = self.search._share(child)
+                share = self.search.share(child)
                 if best_queue < 0 or share > queue_share or (share == queue_share and self._earlier(child, best_queue)):
                     best_queue, queue_share = child, share
             else:
                 if not over and child not in self.search.on_path:
                     self.alive.discard(child)
                     continue
-                share = self.search._share(child)
+                share = self.search.share(child)
                 if best_cohort < 0 or share > cohort_share:
                     best_cohort, cohort_share = child, share
         if best_cohort >= 0 and (best_queue < 0 or cohort_share >= queue_share):
@@ -254,7 +188,11 @@ class _Targets:
         return best_queue
 
     def _earlier(self, queue: int, other: int) -> bool:
-        return self.rank[id(self.waiting[queue][0])] < self.rank[id(self.waiting[other][0])]
+        return self._key(queue) < self._key(other)
+
+    def _key(self, queue: int) -> tuple[bool, tuple[float, float, float, str]]:
+        """Other queues' jobs before the own ones."""
+        return (queue == self.search.claim.queue, self.waiting[queue][0].rank)
 
 
 def _final(new: Share, old: Share, after: Share) -> bool:

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from scheduler.eviction import Claim, Room, find_room
+from scheduler.eviction import find_room, has_own_victims
 from scheduler.fair_share import find_room_fairly
 from scheduler.placement import Placement
 from scheduler.quota import TypeLimits
 from scheduler.requests import Request
 from scheduler.snapshot import Borrow, Ordering, PreemptionPolicy, Reclaim
 from scheduler.stability import is_stable
+from scheduler.trial import Claim, Room
 from scheduler.world import World
 
 
@@ -59,6 +60,25 @@ def judge(world: World, request: Request) -> Verdict:
     if best is None:
         return Verdict(Mode.CANNOT, request.kind.gpu_types[0], 0, False, [])
     return best
+
+
+def least_height(world: World, request: Request) -> int:
+    """A lower bound of the borrow height of the request's verdict, found without a search.
+
+    Victims of other queues leave the own queue's use as it is: a queue that borrows still does.
+    """
+    kind, tree = request.kind, world.tree
+    least: int | None = None
+    for gpu_type in kind.gpu_types:
+        limits = tree.types.get(gpu_type)
+        if limits is None or not limits.listed[kind.queue]:
+            continue
+        height, _ = tree.borrow_height(limits, world.usage[gpu_type], kind.queue, kind.size)
+        if height and has_own_victims(world, claim_of(request, gpu_type)):
+            height = 0
+        height = min(height, 1)
+        least = height if least is None else min(least, height)
+    return least or 0
 
 
 def _rank(verdict: Verdict, preference: str) -> tuple[int, int]:

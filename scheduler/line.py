@@ -2,7 +2,7 @@
 
 import heapq
 
-from scheduler.judge import Mode, Verdict, judge
+from scheduler.judge import Mode, Verdict, judge, least_height
 from scheduler.requests import Request
 from scheduler.world import World
 
@@ -84,7 +84,11 @@ class PriorityLine:
         self.at[queue] += 1
         self.unsteady.discard(queue)
         self._enter(queue)
-        again = set(self.queues) if evicted else self.unsteady if changed else set()
+        if evicted:
+            root = self.world.tree.root
+            again = {other for other in self.queues if root[other] == root[queue]} | self.unsteady
+        else:
+            again = self.unsteady if changed else set()
         for other in sorted(again - {queue}):
             self._enter(other)
         if again:
@@ -93,7 +97,8 @@ class PriorityLine:
     def _enter(self, queue: int) -> None:
         self.stamp[queue] += 1
         if self.at[queue] < len(self.queues[queue]):
-            key = self._key(self.queues[queue][self.at[queue]], 0)
+            request = self.queues[queue][self.at[queue]]
+            key = self._key(request, least_height(self.world, request))
             heapq.heappush(self.heap, (key, queue, self.stamp[queue]))
 
     def _key(self, request: Request, height: int) -> Key:

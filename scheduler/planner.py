@@ -1,7 +1,6 @@
 """One pass: decide every pending job, one after the other, on the state that the earlier ones leave."""
 
 from scheduler.calendar import Calendar, Slot
-from scheduler.fair_share import all_shares
 from scheduler.gates import Gates
 from scheduler.judge import Mode, Verdict
 from scheduler.line import AgeLine, PriorityLine
@@ -11,6 +10,7 @@ from scheduler.plan import Detail, Hold, Plan, Planned, Preempt, Reason, Start
 from scheduler.reasons import Told, space_reason
 from scheduler.requests import Request, intake
 from scheduler.share_tree import classic_factors, fair_tree_ranks
+from scheduler.shares import all_shares
 from scheduler.snapshot import Ordering, Reclaim, Snapshot
 from scheduler.tournament import TournamentLine
 from scheduler.upkeep import upkeep

@@ -7,10 +7,11 @@ evict the job for which they left?
 
 from collections.abc import Callable
 
-from scheduler.eviction import Claim, Room, own_allowed, reclaim_allowed
+from scheduler.eviction import own_allowed, reclaim_allowed
 from scheduler.shapes import Shape, shape_of
 from scheduler.snapshot import Ordering
-from scheduler.world import Holder, World
+from scheduler.trial import Claim, Room
+from scheduler.world import Holder, World, victim_rank
 
 Search = Callable[[World, Claim], Room | None]
 
@@ -22,15 +23,13 @@ def is_stable(world: World, claim: Claim, room: Room, protected_s: float, search
     if max(world.policy.min_runtime_s, protected_s) >= world.policy.stable_after_s:
         return True
     intruder = _as_holder(world, claim, room)
-    key = (claim.queue, claim.gpu_type)
     returning = [back for victim in room.victims if (back := _resubmitted(world, victim)) is not None]
     if not any(_may_target(world, back, intruder) for back in returning):
         return True
     for victim in room.victims:
         world.remove(victim)
         victim.leaving = True
-    world.holders.setdefault(key, []).append(intruder)
-    world.put_back(intruder)
+    world.admit(intruder)
     came_back: list[Holder] = []
     try:
         alone = all(not _evicts(world, back, intruder, search) for back in returning)
@@ -38,8 +37,7 @@ def is_stable(world: World, claim: Claim, room: Room, protected_s: float, search
     finally:
         for holder in reversed(came_back):
             world.remove(holder)
-        world.remove(intruder)
-        world.holders[key].pop()
+        world.expel(intruder)
         for victim in room.victims:
             victim.leaving = False
             world.put_back(victim)
@@ -106,5 +104,6 @@ def _as_holder(world: World, claim: Claim, room: Room) -> Holder:
         started_s=world.now_s,
         placement=room.placement,
         protected_until_s=float("-inf"),
+        rank=victim_rank(world.policy, claim.priority, 0.0, world.now_s, claim.id),
         shape=claim.shape,
     )

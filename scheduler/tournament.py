@@ -1,8 +1,8 @@
 """Who is next under fair share: a tournament of the heads through the quota tree."""
 
-from scheduler.fair_share import Share, share_from
 from scheduler.judge import Verdict, judge
 from scheduler.requests import Request
+from scheduler.shares import Share, share_from
 from scheduler.world import World
 
 Rank = tuple[int, int, Share, float, float, str]

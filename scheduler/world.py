@@ -4,14 +4,15 @@ Two views are kept. *Landed* is the state when the victims of this pass (and job
 stop) are gone; *present* still counts them. A job starts only if it fits both.
 """
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler.nodes import Pool, pools_build
 from scheduler.placement import Placement, place
 from scheduler.quota import QuotaTree, TypeLimits, Usage, tree_build
 from scheduler.shapes import Shape
-from scheduler.snapshot import PlacementRule, Policy, RunningJob, Snapshot
+from scheduler.snapshot import PlacementRule, Policy, RunningJob, Snapshot, VictimOrder
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +29,8 @@ class Holder:
     placement: Placement
     protected_until_s: float
     lost_gpu_s: float = 0
+    # Victims go in this order: lower priority, then (by policy) least lost, newest, id.
+    rank: tuple[float, float, float, str] = (0.0, 0.0, 0.0, "")
     # None for a job that this pass has placed.
     job: RunningJob | None = None
     shape: Shape | None = None
@@ -50,6 +53,29 @@ class World:
     rule: PlacementRule
     levels: tuple[str, ...]
     version: int = 0
+    last_release: int = 0
+    in_order: dict[tuple[int, str], list[Holder]] = field(default_factory=dict)
+
+    def ordered(self, queue: int, gpu_type: str) -> list[Holder]:
+        """The queue's holders in the order in which they would be victims."""
+        key = (queue, gpu_type)
+        found = self.in_order.get(key)
+        if found is None:
+            found = self.in_order[key] = sorted(self.holders.get(key, ()), key=lambda h: h.rank)
+        return found
+
+    def admit(self, holder: Holder) -> None:
+        """Count one more holder, that may be a victim, in the landed view."""
+        self.ordered(holder.queue, holder.gpu_type)
+        self.holders.setdefault((holder.queue, holder.gpu_type), []).append(holder)
+        insort(self.in_order[holder.queue, holder.gpu_type], holder, key=lambda h: h.rank)
+        self.put_back(holder)
+
+    def expel(self, holder: Holder) -> None:
+        """Undo `admit`."""
+        self.remove(holder)
+        self.holders[holder.queue, holder.gpu_type].remove(holder)
+        self.in_order[holder.queue, holder.gpu_type].remove(holder)
 
     def fits_quota(self, limits: TypeLimits, queue: int, amount: int, *, present: bool = False) -> bool:
         """Whether the queue may use that much more."""
@@ -107,7 +133,8 @@ class World:
             self.tree.add(limits, self.usage[holder.gpu_type], holder.queue, -holder.size)
         pool = self.pools.get(holder.gpu_type)
         if pool is not None:
-            pool.releases += 1
+            self.last_release += 1
+            pool.releases = self.last_release
             for node, gpus in holder.placement:
                 pool.free[node] += gpus
 
@@ -187,6 +214,7 @@ def holder_of(world: World, job: RunningJob) -> Holder:
     pool = world.pools.get(job.gpu_type)
     number = pool.number if pool is not None else {}
     placement = [(number[node], gpus) for node, gpus in job.placement.items() if node in number and gpus > 0]
+    lost = _lost(world.now_s, job)
     return Holder(
         id=job.id,
         queue=queue,
@@ -197,7 +225,8 @@ def holder_of(world: World, job: RunningJob) -> Holder:
         started_s=job.started_s,
         placement=placement,
         protected_until_s=_protected_until(world, job, queue),
-        lost_gpu_s=_lost(world.now_s, job),
+        lost_gpu_s=lost,
+        rank=victim_rank(world.policy, job.priority, lost, job.started_s, job.id),
         job=job,
     )
 
@@ -215,6 +244,13 @@ def _protected_until(world: World, job: RunningJob, queue: int) -> float:
         minimum = max(minimum, own)
     until = job.started_s + minimum if minimum > 0 else float("-inf")
     return until if job.protected_until_s is None else max(until, job.protected_until_s)
+
+
+def victim_rank(
+    policy: Policy, priority: float, lost_gpu_s: float, started_s: float, job_id: str
+) -> tuple[float, float, float, str]:
+    """Sort key of victims: lower priority, least lost if the policy says so, newest, id."""
+    return (priority, lost_gpu_s if policy.victim_order == VictimOrder.LEAST_LOST else 0.0, -started_s, job_id)
 
 
 def _lost(now_s: float, job: RunningJob) -> float:
