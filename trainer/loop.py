@@ -178,7 +178,6 @@ class Run:
         self.spread.model.train()
         if self.config.gc_every_steps:
             # One rank that collects while the others compute makes all of them wait: all collect at the same step.
-            gc.collect()
             gc.freeze()
             gc.disable()
         status = FINISHED

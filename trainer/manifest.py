@@ -174,6 +174,11 @@ def corrupt_note(folder: Path, fault: str) -> None:
         pass  # a read-only or full file system: the record says it too
 
 
+def discard(folder: Path) -> None:
+    """Remove a folder that never became a checkpoint."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def fence_take(root: Path, fence: str) -> None:
     """Claim the folder for this attempt and restart; refused when a newer one has it."""
     root.mkdir(parents=True, exist_ok=True)
