@@ -11,13 +11,14 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.holders import Holder
 from scheduler.nodes import CLOSED, Ints, Pool
 from scheduler.placement import Placement, place
 from scheduler.quota import TypeLimits
 from scheduler.requests import Request
 from scheduler.shapes import Shape
 from scheduler.snapshot import Reservation, Snapshot
-from scheduler.world import Holder, World
+from scheduler.world import World
 
 Times = NDArray[np.float64]
 # A window that comes again is laid out this often.
@@ -53,7 +54,7 @@ class Calendar:
         self.world = world
         self.now_s = float(snapshot.now_s)
         self.windows = [w for r in snapshot.reservations for w in _laid_out(r, self.now_s)]
-        ends = [(self._end(h), h) for hs in world.holders.values() for h in hs if not h.leaving]
+        ends = [(self._end(h), h) for hs in world.holders.values() for h in hs if h not in world.gone]
         points = {self.now_s, *(e for e, _ in ends if e < inf)}
         points |= {max(self.now_s, t) for w in self.windows for t in (w.start_s, w.end_s)}
         self.times: Times = np.array(sorted(points), dtype=np.float64)
@@ -106,7 +107,7 @@ class Calendar:
             if window.nodes and pool is not None:
                 usable = pool.present.copy()
                 usable[[pool.number[n] for n in window.nodes if n in pool.number]] = CLOSED
-                if place(pool, usable, request.kind.shape, self.world.rule) is None:
+                if place(pool, usable, request.kind.shape, self.world.policy.placement) is None:
                     return window
                 continue
             first = int(np.searchsorted(self.times, max(window.start_s, self.now_s)))
@@ -218,7 +219,7 @@ class Calendar:
             row = np.full(len(self.times), self.world.usage[gpu_type][node], dtype=np.int64)
             for holder in self.world.holders.get((node, gpu_type), ()):
                 end = self._end(holder)
-                if not holder.leaving and end < inf:
+                if holder not in self.world.gone and end < inf:
                     row[int(np.searchsorted(self.times, end)) :] -= holder.size
             self.usage[gpu_type, node] = row
         return row
@@ -301,7 +302,7 @@ class Calendar:
             overlaps = window.start_s < until and window.end_s > start
             if window.nodes and overlaps and self._concerns(window, request, gpu_type):
                 free[[pool.number[n] for n in window.nodes if n in pool.number]] = CLOSED
-        return place(pool, free, request.kind.shape, self.world.rule)
+        return place(pool, free, request.kind.shape, self.world.policy.placement)
 
     def _point(self, time_s: float) -> int:
         """The grid index of a time; a new one is put into every row."""

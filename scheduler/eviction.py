@@ -6,6 +6,7 @@ Every search works on the landed view itself and leaves it as it found it.
 import heapq
 from collections.abc import Iterator, Sequence
 
+from scheduler.holders import Holder
 from scheduler.quota import TypeLimits
 from scheduler.snapshot import (
     Borrow,
@@ -14,12 +15,12 @@ from scheduler.snapshot import (
     WithinQueue,
 )
 from scheduler.trial import Claim, Room, Trial
-from scheduler.world import Holder, World
+from scheduler.world import World
 
 
 def evictable(world: World, holder: Holder) -> bool:
     """Whether the holder may be a victim at all now."""
-    return not holder.leaving and holder.protected_until_s <= world.now_s
+    return holder.protected_until_s <= world.now_s and holder not in world.gone
 
 
 def own_allowed(policy: PreemptionPolicy, claim: Claim, holder: Holder) -> bool:
@@ -48,12 +49,6 @@ def find_room(world: World, claim: Claim) -> Room | None:
         if room is not None:
             return room
     return None
-
-
-def has_own_victims(world: World, claim: Claim) -> bool:
-    """Whether a job of the claim's own queue could be evicted for it."""
-    policy = world.tree.queues[claim.queue].preemption
-    return _any(own_victims(world, policy, claim))
 
 
 def own_victims(world: World, policy: PreemptionPolicy, claim: Claim) -> Iterator[Holder]:

@@ -4,11 +4,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from scheduler.eviction import evictable, own_victims
+from scheduler.holders import Holder
 from scheduler.quota import TypeLimits
 from scheduler.shares import ZERO, Share, share_of
 from scheduler.snapshot import Reclaim, ShareStrategy
 from scheduler.trial import Claim, Room, Trial
-from scheduler.world import Holder, World
+from scheduler.world import World
 
 
 def find_room_fairly(world: World, claim: Claim) -> Room | None:

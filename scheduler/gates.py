@@ -2,10 +2,11 @@
 
 from math import inf
 
+from scheduler.holders import Holder
 from scheduler.plan import Detail, Reason
 from scheduler.requests import Request
 from scheduler.snapshot import Snapshot
-from scheduler.world import Holder, World
+from scheduler.world import World
 
 
 class Gates:
@@ -60,12 +61,18 @@ class Gates:
 
     def may_disturb(self, victims: list[Holder]) -> bool:
         """Whether that many victims, with that much unsaved work, are still allowed in this pass."""
-        return len(victims) <= self.victims_left and sum(v.lost_gpu_s for v in victims) <= self.loss_left_gpu_s
+        return (
+            len(victims) <= self.victims_left
+            and sum(v.lost_gpu_s(self.world.now_s) for v in victims) <= self.loss_left_gpu_s
+        )
 
     def disturbed(self, victims: list[Holder]) -> None:
         """The victims are told to stop."""
         self.victims_left -= len(victims)
-        self.loss_left_gpu_s -= sum(v.lost_gpu_s for v in victims)
+        self.loss_left_gpu_s -= self._loss(victims)
+
+    def _loss(self, victims: list[Holder]) -> float:
+        return sum(victim.lost_gpu_s(self.world.now_s) for victim in victims)
 
     def _cost(self, request: Request) -> float:
         """GPU-seconds that the job may use: up to its limit; without one, any left budget will do."""

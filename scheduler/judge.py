@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from scheduler.eviction import find_room, has_own_victims
+from scheduler.eviction import find_room, own_victims
 from scheduler.fair_share import find_room_fairly
 from scheduler.placement import Placement
 from scheduler.quota import TypeLimits
-from scheduler.requests import Request
-from scheduler.snapshot import Borrow, Ordering, PreemptionPolicy, Reclaim
+from scheduler.requests import JobClass, Request
+from scheduler.snapshot import Borrow, Ordering, PreemptionPolicy, Reclaim, WithinQueue
 from scheduler.stability import is_stable
 from scheduler.trial import Claim, Room
 from scheduler.world import World
@@ -73,10 +73,12 @@ def least_height(world: World, request: Request) -> int:
         limits = tree.types.get(gpu_type)
         if limits is None or not limits.listed[kind.queue]:
             continue
-        height, _ = tree.borrow_height(limits, world.usage[gpu_type], kind.queue, kind.size)
-        if height and has_own_victims(world, claim_of(request, gpu_type)):
-            height = 0
-        height = min(height, 1)
+        over = world.usage[gpu_type][kind.queue] + kind.size - limits.subtree[kind.queue]
+        height = 0
+        if over > 0 and tree.parent[kind.queue] >= 0:
+            policy = tree.queues[kind.queue].preemption
+            own = own_victims(world, policy, claim_of(request, gpu_type)) if kind.may_preempt else ()
+            height = 0 if sum(holder.size for holder in own) >= over else 1
         least = height if least is None else min(least, height)
     return least or 0
 
@@ -105,11 +107,10 @@ def _judge_type(world: World, limits: TypeLimits, request: Request) -> Verdict:
         if placement is not None:
             return _fit(world, limits, request, height, borrows, placement)
     policy = tree.queues[kind.queue].preemption
-    if not kind.may_preempt or not _may_look(world, limits, request, policy, below_root):
+    if not kind.may_preempt or not may_look(world, limits, kind, below_root):
         return Verdict(Mode.CANNOT, limits.gpu_type, height, borrows, [])
-    claim = claim_of(request, limits.gpu_type)
-    room = look_for_room(world, claim)
-    if room is None or not is_stable(world, claim, room, request.job.protected_s, look_for_room):
+    room = _stable_room(world, limits, request, policy)
+    if room is None:
         return Verdict(Mode.NO_CANDIDATES, limits.gpu_type, height, borrows, [])
     own = any(victim.queue == kind.queue for victim in room.victims)
     for victim in room.victims:
@@ -119,6 +120,26 @@ def _judge_type(world: World, limits: TypeLimits, request: Request) -> Verdict:
         world.put_back(victim)
     mode = Mode.PREEMPT if own else Mode.RECLAIM
     return Verdict(mode, limits.gpu_type, height, height > 0, room.placement, room=room)
+
+
+def _stable_room(world: World, limits: TypeLimits, request: Request, policy: PreemptionPolicy) -> Room | None:
+    """Victims for the request, unless they could come back for it. Fruitless searches are remembered.
+
+    A search stays fruitless while nothing changes in the queue's tree and no node's GPUs come free.
+    """
+    kind, job = request.kind, request.job
+    by_age = policy.within_queue == WithinQueue.LOWER_OR_NEWER_EQUAL
+    key = (kind, limits.gpu_type, job.submitted_s if by_age else None, job.protected_s)
+    pool = world.pools.get(limits.gpu_type)
+    state = (world.root_version.get(world.tree.root[kind.queue], 0), 0 if pool is None else pool.releases)
+    if world.fruitless.get(key) == state:
+        return None
+    claim = claim_of(request, limits.gpu_type)
+    room = look_for_room(world, claim)
+    if room is not None and is_stable(world, claim, room, job.protected_s, look_for_room):
+        return room
+    world.fruitless[key] = state
+    return None
 
 
 def _fit(
@@ -134,11 +155,10 @@ def _fit(
     return Verdict(Mode.FIT, limits.gpu_type, height, borrows, placement, at_once=at_once)
 
 
-def _may_look(world: World, limits: TypeLimits, request: Request, policy: PreemptionPolicy, below_root: bool) -> bool:
-    """Whether eviction is considered at all."""
-    if request.kind.size <= limits.nominal[request.kind.queue] or below_root:
-        return True
-    if policy.borrow_within_cohort != Borrow.NEVER:
+def may_look(world: World, limits: TypeLimits, kind: JobClass, below_root: bool) -> bool:
+    """Whether eviction is considered at all for a request that does not fit."""
+    policy = world.tree.queues[kind.queue].preemption
+    if kind.size <= limits.nominal[kind.queue] or below_root or policy.borrow_within_cohort != Borrow.NEVER:
         return True
     return world.policy.ordering == Ordering.FAIR_SHARE and policy.reclaim_within_cohort != Reclaim.NEVER
 

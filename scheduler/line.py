@@ -1,114 +1,201 @@
-"""Who is next under the priority ordering: the first undecided job of every queue competes."""
+"""Who is next: the first undecided job of every queue competes, judged on the state as it is now."""
 
 import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from scheduler.judge import Mode, Verdict, judge, least_height
-from scheduler.requests import Request
+from scheduler.judge import Verdict, judge, least_height
+from scheduler.prospects import Prospects
+from scheduler.requests import JobClass, QueueWork, Request
 from scheduler.world import World
 
+# Called with jobs that had no turn of their own: kind, ids, the GPU type that they wait for.
+Answer = Callable[[JobClass, tuple[str, ...], str], None]
 Key = tuple[int, int, float, float, str]
+# With fewer jobs each gets a turn of its own, so that its reason is of the very moment of its turn.
+MIN_JOBS_TO_SKIP = 2000
 
 
 class AgeLine:
     """Held preemptors first, then higher priority, older, id, over all queues: the order of backfill."""
 
-    def __init__(self, world: World, queues: dict[int, list[Request]]) -> None:
+    def __init__(self, world: World, works: list[QueueWork]) -> None:
         self.world = world
-        self.queues = queues
-        self.at = dict.fromkeys(queues, 0)
-        self.heap = [(self._key(requests[0]), queue) for queue, requests in queues.items() if requests]
-        heapq.heapify(self.heap)
+        every = [request for work in works for request in work.requests]
+        every.sort(key=lambda r: (not r.job.held, r.order))
+        self.rest = iter(every)
 
     def next(self) -> tuple[Request, Verdict] | None:
         """The next job to decide and what it may do, or None when all are decided."""
-        if not self.heap:
-            return None
-        queue = self.heap[0][1]
-        request = self.queues[queue][self.at[queue]]
-        return request, judge(self.world, request)
+        request = next(self.rest, None)
+        return None if request is None else (request, judge(self.world, request))
+
+    def before_departure(self, request: Request) -> None:
+        """Victims are about to leave for the request."""
 
     def decided(self, request: Request, *, changed: bool, evicted: bool) -> None:
         """The request is done."""
-        queue = request.kind.queue
-        self.at[queue] += 1
-        if self.at[queue] < len(self.queues[queue]):
-            heapq.heapreplace(self.heap, (self._key(self.queues[queue][self.at[queue]]), queue))
-        else:
-            heapq.heappop(self.heap)
 
-    def _key(self, request: Request) -> tuple[int, float, float, str]:
-        return (0 if request.job.held else 1, *request.order)
+    def finish(self) -> None:
+        """All are decided."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One queue's line: `at` is the first undecided request, `live` the first that may do something."""
+
+    requests: list[Request]
+    at: int = 0
+    live: int = 0
+    stamp: int = 0
+    # Hopeless kinds between the two, each with its last place there.
+    passed: dict[JobClass, int] = field(default_factory=dict)
 
 
 class PriorityLine:
     """Held preemptors first, then lower borrow height, higher priority, older, id.
 
-    A head's height can only grow while GPUs are given out, so an old key is a lower bound: the
-    smallest is judged anew, and decided if it is still the smallest. Where that does not hold
-    (victims leave; a job that may change its GPU type or evicts) keys start again from below.
+    While GPUs are given out a head's height only grows, so its old key is a lower bound: the head
+    with the smallest key is judged anew, and decided if it is the smallest still. Heads whose key
+    may also fall (they may evict, or change their GPU type) start again from their lower bound after
+    each change, and all that victims concern after each departure.
+
+    A hopeless job keeps its turn in one respect: jobs behind it wait until that turn has passed.
     """
 
-    def __init__(self, world: World, queues: dict[int, list[Request]]) -> None:
+    def __init__(self, world: World, works: list[QueueWork], answer: Answer, *, skip: bool | None = None) -> None:
+        self.answer = answer
         self.world = world
-        self.queues = queues
-        self.at = dict.fromkeys(queues, 0)
-        self.stamp = dict.fromkeys(queues, 0)
+        self.skip = sum(len(w.requests) for w in works) >= MIN_JOBS_TO_SKIP if skip is None else skip
+        self.prospects = Prospects(world)
+        self.lanes = {work.queue: _Lane(work.requests) for work in works}
+        self.works = {work.queue: work for work in works}
         self.heap: list[tuple[Key, int, int]] = []
-        self.judged: dict[int, tuple[int, Request, Verdict]] = {}
         self.unsteady: set[int] = set()
-        for queue in queues:
-            self._enter(queue)
+        self.turned: dict[int, set[str]] = {}
+        self.concerned: set[int] = set()
+        self.key: Key = (0, 0, 0.0, 0.0, "")
+        for queue in self.lanes:
+            if not self._all_hopeless(queue):
+                self._enter(queue)
 
     def next(self) -> tuple[Request, Verdict] | None:
         """The next job to decide and what it may do, or None when all are decided."""
         while self.heap:
             _, queue, stamp = heapq.heappop(self.heap)
-            if stamp != self.stamp[queue]:
+            lane = self.lanes[queue]
+            if stamp != lane.stamp or not self._advance(lane):
                 continue
-            request = self.queues[queue][self.at[queue]]
-            verdict = self._judge(queue, request)
+            request = lane.requests[lane.live]
+            verdict = judge(self.world, request)
             key = self._key(request, verdict.height)
-            while self.heap and self.heap[0][2] != self.stamp[self.heap[0][1]]:
+            if lane.passed:
+                key = max(key, self._passed_key(lane))
+            while self.heap and self.heap[0][2] != self.lanes[self.heap[0][1]].stamp:
                 heapq.heappop(self.heap)
             if self.heap and key > self.heap[0][0]:
                 heapq.heappush(self.heap, (key, queue, stamp))
-                if len(request.kind.gpu_types) > 1 or verdict.mode in (Mode.PREEMPT, Mode.RECLAIM):
+                if verdict.height > least_height(self.world, request):
                     self.unsteady.add(queue)
                 continue
+            self.key = key
             return request, verdict
         return None
+
+    def before_departure(self, request: Request) -> None:
+        """Victims are about to leave for the request: skipped jobs whose turn is over are answered now."""
+        root = self.world.tree.root
+        mine = root[request.kind.queue]
+        self.concerned = {other for other in self.lanes if root[other] == mine} | self._shaken(request.kind.queue)
+        self.concerned |= {kind.queue for kind in self.prospects.for_nodes}
+        self.prospects.for_nodes = set()
+        for queue in self.concerned - {request.kind.queue}:
+            lane = self.lanes[queue]
+            if lane.at < lane.live:
+                self._settle(queue, lane)
+            lane.live, lane.passed = lane.at, {}
 
     def decided(self, request: Request, *, changed: bool, evicted: bool) -> None:
         """The request is done; `changed`: GPUs were given out, `evicted`: victims were chosen."""
         queue = request.kind.queue
-        self.at[queue] += 1
+        lane = self.lanes[queue]
+        if self.skip:
+            self.turned.setdefault(queue, set()).add(request.id)
+        lane.at = lane.live = lane.live + 1
+        lane.passed = {}
         self.unsteady.discard(queue)
         self._enter(queue)
-        if evicted:
-            root = self.world.tree.root
-            again = {other for other in self.queues if root[other] == root[queue]} | self.unsteady
-        else:
-            again = self.unsteady if changed else set()
+        again = self.concerned if evicted else self._shaken(queue) if changed else set()
         for other in sorted(again - {queue}):
             self._enter(other)
-        if again:
-            self.unsteady = set()
+        self.unsteady -= again
+
+    def finish(self) -> None:
+        """Answer the jobs that had no turn of their own."""
+        if not self.skip:
+            return
+        for queue, work in self.works.items():
+            turned = self.turned.get(queue, set())
+            for kind in work.kinds:
+                ids = tuple(kind.members) if not turned else tuple(i for i in kind.members if i not in turned)
+                if ids:
+                    self.answer(kind, ids, self.prospects.waiting_height(kind)[1])
+
+    def _shaken(self, queue: int) -> set[int]:
+        """Unsteady heads that a change in the queue's tree may move up in line.
+
+        In a large pass those of other trees keep their place although nodes that they wanted are gone.
+        """
+        root = self.world.tree.root
+        return {other for other in self.unsteady if not self.skip or root[other] == root[queue]}
+
+    def _all_hopeless(self, queue: int) -> bool:
+        work, lane = self.works[queue], self.lanes[queue]
+        if not self.skip or not all(self.prospects.hopeless(kind) for kind in work.kinds):
+            return not lane.requests
+        lane.live = len(lane.requests)
+        return True
+
+    def _advance(self, lane: _Lane) -> bool:
+        """Pass hopeless jobs by; False when nobody is left."""
+        requests, at = lane.requests, lane.live
+        if self.skip:
+            while at < len(requests) and self.prospects.hopeless(requests[at].kind):
+                lane.passed[requests[at].kind] = at
+                at += 1
+            lane.live = at
+        return at < len(requests)
+
+    def _passed_key(self, lane: _Lane) -> Key:
+        """The latest turn of those that were passed by."""
+        return max(
+            self._key(lane.requests[at], self.prospects.waiting_height(kind)[0]) for kind, at in lane.passed.items()
+        )
+
+    def _settle(self, queue: int, lane: _Lane) -> None:
+        """Answer the skipped jobs whose turn is over; the others may hope again."""
+        heights: dict[JobClass, tuple[int, str]] = {}
+        done: dict[JobClass, list[str]] = {}
+        while lane.at < lane.live:
+            request = lane.requests[lane.at]
+            kind = request.kind
+            if kind not in heights:
+                heights[kind] = self.prospects.waiting_height(kind)
+            if self._key(request, heights[kind][0]) > self.key:
+                break
+            done.setdefault(kind, []).append(request.id)
+            lane.at += 1
+        for kind, ids in done.items():
+            self.turned.setdefault(queue, set()).update(ids)
+            self.answer(kind, tuple(ids), heights[kind][1])
 
     def _enter(self, queue: int) -> None:
-        self.stamp[queue] += 1
-        if self.at[queue] < len(self.queues[queue]):
-            request = self.queues[queue][self.at[queue]]
+        lane = self.lanes[queue]
+        lane.stamp += 1
+        if self._advance(lane):
+            request = lane.requests[lane.live]
             key = self._key(request, least_height(self.world, request))
-            heapq.heappush(self.heap, (key, queue, self.stamp[queue]))
+            heapq.heappush(self.heap, (key, queue, lane.stamp))
 
     def _key(self, request: Request, height: int) -> Key:
         return (0 if request.job.held else 1, height, *request.order)
-
-    def _judge(self, queue: int, request: Request) -> Verdict:
-        known = self.judged.get(queue)
-        stamp = self.world.version
-        if known is not None and known[0] == stamp and known[1] is request:
-            return known[2]
-        verdict = judge(self.world, request)
-        self.judged[queue] = (stamp, request, verdict)
-        return verdict

@@ -36,7 +36,16 @@ class Pool:
     inner: list[Ints]
     releases: int = 0
     misfits: dict[Shape, int] = field(default_factory=dict)
+    # Shapes that do not fit what is present: nothing comes free there during a pass.
+    absent: set[Shape] = field(default_factory=set)
     masks: dict[frozenset[str], NDArray[np.bool_] | None] = field(default_factory=dict)
+
+    def copy(self) -> "Pool":
+        """The same nodes with their own books, nobody on the way out and nothing known of shapes."""
+        free = self.free.copy()
+        return Pool(
+            self.gpu_type, self.names, self.number, self.total, free, free, self.starts, self.inner, masks=self.masks
+        )
 
     @property
     def num_nodes(self) -> int:

@@ -8,7 +8,7 @@ from scheduler.nodes import as_mapping
 from scheduler.placement import Placement
 from scheduler.plan import Detail, Hold, Plan, Planned, Preempt, Reason, Start
 from scheduler.reasons import Told, space_reason
-from scheduler.requests import Request, intake
+from scheduler.requests import Intake, JobClass, QueueWork, Request
 from scheduler.share_tree import classic_factors, fair_tree_ranks
 from scheduler.shares import all_shares
 from scheduler.snapshot import Ordering, Reclaim, Snapshot
@@ -20,43 +20,66 @@ from scheduler.world import World, world_build
 
 def decide(snapshot: Snapshot) -> Plan:
     """What to start, preempt and hold now, and why everything else waits. Same input, same output."""
-    world, problems = world_build(snapshot)
+    world = world_build(snapshot)
+    work = Intake(world.tree, world.levels, snapshot.policy)
+    work.add_all(snapshot.pending, {job.id for job in snapshot.running})
+    return run_pass(world, work, snapshot)
+
+
+def run_pass(base: World, work: Intake, snapshot: Snapshot, *, skip: bool | None = None) -> Plan:
+    """One pass over a world and an intake that were built before; both are left as they were.
+
+    Of the snapshot only what is not in them is read: time, policy, nodes, windows, licences, shares.
+    """
+    world = base.begin(snapshot.now_s)
     policy = snapshot.policy
     evict, replace = upkeep(world, snapshot)
-    work = intake(snapshot, world.tree)
-    if policy.order_in_queue == "decayed_usage":
-        for queue, requests in work.by_queue.items():
-            parts = [s for s in snapshot.subqueues if s.queue == world.tree.names[queue]]
-            work.by_queue[queue] = usage_order(requests, parts, policy)
     run = Pass(world, snapshot)
-    for job, reason, detail in work.waiting:
+    for job, reason, detail in work.begin(snapshot.now_s, snapshot_ids(snapshot)):
         run.told.tell(job, reason, detail)
     shares = all_shares(world.tree, world.usage) if policy.ordering == Ordering.FAIR_SHARE else {}
+    works = [_in_turn(w, world, snapshot) for w in work.works.values() if w.requests]
     line: PriorityLine | TournamentLine | AgeLine
     if policy.ordering == Ordering.FAIR_SHARE:
-        line = TournamentLine(world, work.by_queue)
+        line = TournamentLine(world, works)
     elif policy.backfill:
-        line = AgeLine(world, work.by_queue)
+        line = AgeLine(world, works)
     else:
-        line = PriorityLine(world, work.by_queue)
+        line = PriorityLine(world, works, run.answer, skip=skip)
     while (head := line.next()) is not None:
         request, verdict = head
+        if verdict.room is not None:
+            line.before_departure(request)
         changed, evicted = run.carry_out(request, verdict)
         line.decided(request, changed=changed, evicted=evicted)
+    line.finish()
     return Plan(
         start=tuple(run.start),
         preempt=tuple(run.preempt),
         hold=tuple(run.hold),
         planned=tuple(run.planned),
         pending=run.told.all(),
-        rejected=tuple(work.rejected),
+        rejected=tuple(work.rejected.values()),
         evict=tuple(evict),
         replace=tuple(replace),
-        problems=tuple(problems + work.problems),
+        problems=(*world.problems, *work.problems),
         shares=shares,
         ranks=fair_tree_ranks(snapshot.share_tree) if policy.ordering == Ordering.FAIR_TREE else {},
         factors=classic_factors(snapshot.share_tree) if policy.ordering == Ordering.CLASSIC_FAIRSHARE else {},
     )
+
+
+def snapshot_ids(snapshot: Snapshot) -> set[str]:
+    """Ids of all jobs that run or wait."""
+    return {job.id for job in snapshot.running} | {job.id for job in snapshot.pending}
+
+
+def _in_turn(work: QueueWork, world: World, snapshot: Snapshot) -> QueueWork:
+    """The queue's requests in the order of the policy."""
+    if snapshot.policy.order_in_queue != "decayed_usage":
+        return work
+    parts = [s for s in snapshot.subqueues if s.queue == world.tree.names[work.queue]]
+    return QueueWork(work.queue, usage_order(work.requests, parts, snapshot.policy), work.kinds)
 
 
 class Pass:
@@ -73,6 +96,12 @@ class Pass:
         self.hold: list[Hold] = []
         self.planned: list[Planned] = []
         self.told = Told()
+
+    def answer(self, kind: JobClass, jobs: tuple[str, ...], gpu_type: str) -> None:
+        """Say why jobs wait that had no turn of their own."""
+        found = space_reason(self.world, kind, gpu_type)
+        assert found is not None, "hopeless jobs have no room"
+        self.told.tell_all(jobs, *found)
 
     def carry_out(self, request: Request, verdict: Verdict) -> tuple[bool, bool]:
         """Take the step that the verdict allows. Whether GPUs were given out, and victims chosen."""
@@ -91,7 +120,7 @@ class Pass:
             victims = tuple(v.id for v in verdict.room.victims)
             self._wait(request, verdict, Reason.DISRUPTION_BUDGET, {"victims": victims})
             return False, False
-        found = space_reason(self.world, request, verdict.gpu_type)
+        found = space_reason(self.world, request.kind, verdict.gpu_type)
         assert found is not None, "a job that fits is started or held"
         self._wait(request, verdict, *found)
         if verdict.mode == Mode.NO_CANDIDATES and not self.policy.backfill:
@@ -141,7 +170,7 @@ class Pass:
             self.calendar.leave(victims)
             self.calendar.occupy(request, verdict.gpu_type, verdict.placement)
         for victim in victims:
-            self.preempt.append(Preempt(victim.id, request.id, victim.lost_gpu_s))
+            self.preempt.append(Preempt(victim.id, request.id, victim.lost_gpu_s(self.world.now_s)))
         if victims:
             self.world.leave(victims)
             self.gates.disturbed(victims)

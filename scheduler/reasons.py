@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from scheduler.placement import fits_somewhere
 from scheduler.plan import Detail, PendingList, Reason
-from scheduler.requests import Request
+from scheduler.requests import JobClass
+from scheduler.shapes import Shape
 from scheduler.world import World
 
 
@@ -14,6 +15,7 @@ class Told:
     """Reasons given so far, equal ones together."""
 
     groups: dict[tuple[object, ...], tuple[list[str], Reason, Detail]] = field(default_factory=dict)
+    kinds: list[tuple[tuple[str, ...], Reason, Detail]] = field(default_factory=list)
 
     def tell(self, job: str, reason: Reason, detail: Detail) -> None:
         """Record why the job waits. Values of the detail are numbers, strings or tuples of them."""
@@ -23,19 +25,23 @@ class Told:
             group = self.groups[key] = ([], reason, detail)
         group[0].append(job)
 
+    def tell_all(self, jobs: tuple[str, ...], reason: Reason, detail: Detail) -> None:
+        """Record why many equal jobs wait."""
+        self.kinds.append((jobs, reason, detail))
+
     def all(self) -> PendingList:
         """All of them, in the order in which their reasons first came up."""
-        return PendingList(self.groups.values())
+        return PendingList([*self.groups.values(), *self.kinds])
 
 
-def space_reason(world: World, request: Request, gpu_type: str) -> tuple[Reason, Detail] | None:
-    """The quota or node reason for which the request does not fit the landed view now, if any."""
-    return quota_reason(world, request, gpu_type) or node_reason(world, request, gpu_type)
+def space_reason(world: World, kind: JobClass, gpu_type: str) -> tuple[Reason, Detail] | None:
+    """The quota or node reason for which the kind does not fit the landed view now, if any."""
+    return quota_reason(world, kind, gpu_type) or node_reason(world, kind, gpu_type)
 
 
-def quota_reason(world: World, request: Request, gpu_type: str) -> tuple[Reason, Detail] | None:
+def quota_reason(world: World, kind: JobClass, gpu_type: str) -> tuple[Reason, Detail] | None:
     """Team or cohort quota, or None when there is quota for it."""
-    tree, kind = world.tree, request.kind
+    tree = world.tree
     limits = world.tree.types[gpu_type]
     usage = world.usage[gpu_type]
     used, nominal, borrow = usage[kind.queue], limits.nominal[kind.queue], limits.borrow[kind.queue]
@@ -51,11 +57,11 @@ def quota_reason(world: World, request: Request, gpu_type: str) -> tuple[Reason,
     return Reason.COHORT_QUOTA, detail
 
 
-def node_reason(world: World, request: Request, gpu_type: str) -> tuple[Reason, Detail] | None:
+def node_reason(world: World, kind: JobClass, gpu_type: str) -> tuple[Reason, Detail] | None:
     """Too few free GPUs, too scattered, or too far apart; None when it fits."""
     if world.count_only:
         return None
-    shape = request.kind.shape
+    shape = kind.shape
     pool = world.pools.get(gpu_type)
     if pool is None:
         return Reason.INSUFFICIENT_GPUS, {"gpu_type": gpu_type, "asked": shape.size, "free": 0}
@@ -68,11 +74,10 @@ def node_reason(world: World, request: Request, gpu_type: str) -> tuple[Reason, 
     detail |= {"workers": shape.num_workers, "gpus_per_worker": shape.worker}
     if not fits_somewhere(pool, pool.free, shape):
         return Reason.FRAGMENTED, detail
-    return Reason.TOPOLOGY, detail | {"levels": _wish(world, request)}
+    return Reason.TOPOLOGY, detail | {"levels": _wish(world, shape)}
 
 
-def _wish(world: World, request: Request) -> tuple[str, ...]:
-    shape = request.kind.shape
+def _wish(world: World, shape: Shape) -> tuple[str, ...]:
     names: Sequence[str] = (*world.levels, "node")
     numbers = [shape.required, shape.preferred, *(level for level, _ in shape.slices)]
     return tuple(names[n] for n in numbers if n is not None)

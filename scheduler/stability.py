@@ -8,10 +8,11 @@ evict the job for which they left?
 from collections.abc import Callable
 
 from scheduler.eviction import own_allowed, reclaim_allowed
+from scheduler.holders import Holder
 from scheduler.shapes import Shape, shape_of
 from scheduler.snapshot import Ordering
 from scheduler.trial import Claim, Room
-from scheduler.world import Holder, World, victim_rank
+from scheduler.world import World
 
 Search = Callable[[World, Claim], Room | None]
 
@@ -28,7 +29,7 @@ def is_stable(world: World, claim: Claim, room: Room, protected_s: float, search
         return True
     for victim in room.victims:
         world.remove(victim)
-        victim.leaving = True
+        world.gone.add(victim)
     world.admit(intruder)
     came_back: list[Holder] = []
     try:
@@ -39,7 +40,7 @@ def is_stable(world: World, claim: Claim, room: Room, protected_s: float, search
             world.remove(holder)
         world.expel(intruder)
         for victim in room.victims:
-            victim.leaving = False
+            world.gone.discard(victim)
             world.put_back(victim)
 
 
@@ -104,6 +105,6 @@ def _as_holder(world: World, claim: Claim, room: Room) -> Holder:
         started_s=world.now_s,
         placement=room.placement,
         protected_until_s=float("-inf"),
-        rank=victim_rank(world.policy, claim.priority, 0.0, world.now_s, claim.id),
+        rank=(claim.priority, 0.0, -world.now_s, claim.id),
         shape=claim.shape,
     )

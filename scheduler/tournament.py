@@ -1,7 +1,7 @@
 """Who is next under fair share: a tournament of the heads through the quota tree."""
 
 from scheduler.judge import Verdict, judge
-from scheduler.requests import Request
+from scheduler.requests import QueueWork, Request
 from scheduler.shares import Share, share_from
 from scheduler.world import World
 
@@ -11,9 +11,10 @@ Rank = tuple[int, int, Share, float, float, str]
 class TournamentLine:
     """At every cohort the children that hold heads are compared; the winner moves up."""
 
-    def __init__(self, world: World, queues: dict[int, list[Request]]) -> None:
+    def __init__(self, world: World, works: list[QueueWork]) -> None:
         self.world = world
-        self.queues = queues
+        self.queues = {work.queue: work.requests for work in works}
+        queues = self.queues
         self.at = dict.fromkeys(queues, 0)
         self.judged: dict[int, tuple[int, Request, Verdict]] = {}
 
@@ -43,6 +44,12 @@ class TournamentLine:
     def decided(self, request: Request, *, changed: bool, evicted: bool) -> None:
         """The request is done; `changed`: GPUs were given out, `evicted`: victims were chosen."""
         self.at[request.kind.queue] += 1
+
+    def before_departure(self, request: Request) -> None:
+        """Victims are about to leave for the request."""
+
+    def finish(self) -> None:
+        """All are decided."""
 
     def _head(self, queue: int) -> Request:
         return self.queues[queue][self.at[queue]]

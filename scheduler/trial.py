@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scheduler.holders import Holder
 from scheduler.nodes import Pool
 from scheduler.placement import Placement
 from scheduler.quota import TypeLimits
 from scheduler.shapes import Shape
-from scheduler.world import Holder, World
+from scheduler.world import World
 
 
 @dataclass(slots=True, eq=False)

@@ -1,13 +1,15 @@
 """What running jobs need before anyone new is looked at: lost nodes, broken gangs, lowered quotas."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 
+from scheduler.holders import Holder
 from scheduler.nodes import CLOSED, Pool
 from scheduler.placement import Placement, place
 from scheduler.plan import Evict, Replace
 from scheduler.shapes import Shape, shape_of
 from scheduler.snapshot import Node, NodeFailure, NodeState, QuotaLowered, RunningJob, Snapshot
-from scheduler.world import Holder, World
+from scheduler.world import World
 
 # Draining a lowered quota stops a job only when this little work (per GPU) would be lost.
 DRAIN_LOST_S = 60.0
@@ -21,7 +23,7 @@ def upkeep(world: World, snapshot: Snapshot) -> tuple[list[Evict], list[Replace]
         by_name = {node.name: node for node in reversed(snapshot.nodes)}
         for holder in _in_order(world):
             job = holder.job
-            if job is None or holder.leaving or not _lost_nodes(job, by_name):
+            if job is None or holder in world.gone or not _lost_nodes(job, by_name):
                 continue
             if snapshot.policy.node_failure == NodeFailure.FAIL_FAST:
                 lost = ", ".join(_lost_nodes(job, by_name))
@@ -52,7 +54,7 @@ def _broken_gangs(world: World, snapshot: Snapshot) -> Iterator[Evict]:
         return
     for holder in _in_order(world):
         job = holder.job
-        if job is None or holder.leaving or job.members_min is None or job.members_alive is None:
+        if job is None or holder in world.gone or job.members_min is None or job.members_alive is None:
             continue
         if job.members_alive >= job.members_min or job.broken_since_s is None:
             continue
@@ -86,9 +88,12 @@ def _replace(world: World, holder: Holder, job: RunningJob, nodes: Mapping[str, 
             pool.free[node] -= gpus
             if pool.present is not pool.free:
                 pool.present[node] -= gpus
-        holder.placement = sorted(merged.items())
+        moved = dataclasses.replace(holder, placement=sorted(merged.items()))
+        key = (holder.queue, holder.gpu_type)
+        world.holders[key] = [moved if h is holder else h for h in world.holders[key]]
+        world.in_order.pop(key, None)
         world.version += 1
-        return Replace(job.id, {pool.names[node]: gpus for node, gpus in holder.placement})
+        return Replace(job.id, {pool.names[node]: gpus for node, gpus in moved.placement})
     return None
 
 
@@ -112,9 +117,9 @@ def _inside(
     if shape.spread:
         free[[node for node, _ in alive]] = CLOSED
     if not alive:
-        return place(pool, free, shape, world.rule)
+        return place(pool, free, shape, world.policy.placement)
     part = Shape(num_workers, shape.worker, shape.spread, excluded=shape.excluded)
-    return place(pool, free, part, world.rule)
+    return place(pool, free, part, world.policy.placement)
 
 
 def _over_quota(world: World, *, drain: bool) -> Iterator[Evict]:
@@ -142,7 +147,7 @@ def _over_quota(world: World, *, drain: bool) -> Iterator[Evict]:
 
 
 def _shed(world: World, queues: list[int], gpu_type: str, excess: int, drain: bool) -> Iterator[Evict]:
-    holders = [h for q in queues for h in world.holders.get((q, gpu_type), ()) if not h.leaving]
+    holders = [h for q in queues for h in world.holders.get((q, gpu_type), ()) if h not in world.gone]
     limits = world.tree.types[gpu_type]
     for holder in sorted(holders, key=lambda h: (h.priority, -h.started_s, h.id)):
         if excess <= 0:
@@ -150,7 +155,7 @@ def _shed(world: World, queues: list[int], gpu_type: str, excess: int, drain: bo
         own = world.usage[gpu_type][holder.queue] - limits.nominal[holder.queue]
         if holder.size > excess or holder.size > own or (holder.job is not None and not holder.job.preemptible):
             continue
-        if drain and holder.lost_gpu_s > DRAIN_LOST_S * holder.size:
+        if drain and holder.lost_gpu_s(world.now_s) > DRAIN_LOST_S * holder.size:
             continue
         excess -= holder.size
         code = "quota_drain" if drain else "quota_lowered"

@@ -5,42 +5,22 @@ stop) are gone; *present* still counts them. A job starts only if it fits both.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from scheduler.holders import Holder, holder_of, rank_of, running_fault
 from scheduler.nodes import Pool, pools_build
 from scheduler.placement import Placement, place
 from scheduler.quota import QuotaTree, TypeLimits, Usage, tree_build
 from scheduler.shapes import Shape
-from scheduler.snapshot import PlacementRule, Policy, RunningJob, Snapshot, VictimOrder
+from scheduler.snapshot import Policy, RunningJob, Snapshot, VictimOrder
 
-
-@dataclass(slots=True, eq=False)
-class Holder:
-    """A job that holds GPUs: one that runs, or one that this pass made a place for."""
-
-    id: str
-    queue: int
-    gpu_type: str
-    size: int
-    priority: int
-    submitted_s: float
-    started_s: float
-    placement: Placement
-    protected_until_s: float
-    lost_gpu_s: float = 0
-    # Victims go in this order: lower priority, then (by policy) least lost, newest, id.
-    rank: tuple[float, float, float, str] = (0.0, 0.0, 0.0, "")
-    # None for a job that this pass has placed.
-    job: RunningJob | None = None
-    shape: Shape | None = None
-    # Told to stop, earlier or in this pass.
-    leaving: bool = False
+HolderKey = tuple[int, str]
 
 
 @dataclass(slots=True)
 class World:
-    """All of it. `version` moves with every change, so that answers can be remembered."""
+    """All of it. `version` moves with every change, `departures` with every change that frees something."""
 
     now_s: float
     policy: Policy
@@ -48,13 +28,67 @@ class World:
     pools: dict[str, Pool]
     usage: dict[str, Usage]
     present: dict[str, Usage]
-    holders: dict[tuple[int, str], list[Holder]]
+    holders: dict[HolderKey, list[Holder]]
     count_only: bool
-    rule: PlacementRule
     levels: tuple[str, ...]
+    problems: list[str] = field(default_factory=list)
+    in_order: dict[HolderKey, list[Holder]] = field(default_factory=dict)
+    # Told to stop, earlier or in this pass.
+    gone: set[Holder] = field(default_factory=set)
     version: int = 0
+    departures: int = 0
     last_release: int = 0
-    in_order: dict[tuple[int, str], list[Holder]] = field(default_factory=dict)
+    # When something last changed in the tree of each root.
+    root_version: dict[int, int] = field(default_factory=dict)
+    # Searches for victims that found none: (what was asked) -> (version of the root, releases of the pool).
+    fruitless: dict[object, tuple[int, int]] = field(default_factory=dict)
+
+    def begin(self, now_s: float) -> "World":
+        """A copy for one pass: its changes do not show in the original."""
+        usage = {gpu_type: list(use) for gpu_type, use in self.usage.items()}
+        world = World(
+            now_s=now_s,
+            policy=self.policy,
+            tree=self.tree,
+            pools={gpu_type: pool.copy() for gpu_type, pool in self.pools.items()},
+            usage=usage,
+            present=dict(usage),
+            holders=dict(self.holders),
+            count_only=self.count_only,
+            levels=self.levels,
+            problems=self.problems,
+            in_order=dict(self.in_order),
+        )
+        if self.policy.victim_order == VictimOrder.LEAST_LOST:
+            world.in_order = {}
+            for holders in world.holders.values():
+                for holder in holders:
+                    holder.rank = rank_of(holder, self.policy, now_s)
+        else:
+            self.in_order = world.in_order  # sorted once for all passes
+        stopping = (h for hs in world.holders.values() for h in hs if h.job is not None and h.job.evicting)
+        world.leave(sorted(stopping, key=lambda h: h.id))
+        return world
+
+    def add_running(self, job: RunningJob) -> Holder | None:
+        """Count a running job; a faulty one becomes a problem, and its nodes' GPUs stay taken."""
+        fault = running_fault(job)
+        if fault:
+            self.problems.append(f"Running job {job.id} is not counted: {fault}.")
+            return None
+        holder = holder_of(job, self.tree, self.pools, self.policy, self.now_s)
+        key = (holder.queue, holder.gpu_type)
+        self.holders[key] = [*self.holders.get(key, ()), holder]
+        self.in_order.pop(key, None)
+        self.put_back(holder)
+        return holder
+
+    def drop_running(self, holder: Holder) -> None:
+        """Undo `add_running`."""
+        key = (holder.queue, holder.gpu_type)
+        self.holders[key] = [h for h in self.holders[key] if h is not holder]
+        self.in_order.pop(key, None)
+        self.remove(holder)
 
     def ordered(self, queue: int, gpu_type: str) -> list[Holder]:
         """The queue's holders in the order in which they would be victims."""
@@ -65,17 +99,14 @@ class World:
         return found
 
     def admit(self, holder: Holder) -> None:
-        """Count one more holder, that may be a victim, in the landed view."""
-        self.ordered(holder.queue, holder.gpu_type)
-        self.holders.setdefault((holder.queue, holder.gpu_type), []).append(holder)
-        insort(self.in_order[holder.queue, holder.gpu_type], holder, key=lambda h: h.rank)
+        """Put one more holder, that may be a victim, into the landed view."""
+        insort(self.ordered(holder.queue, holder.gpu_type), holder, key=lambda h: h.rank)
         self.put_back(holder)
 
     def expel(self, holder: Holder) -> None:
         """Undo `admit`."""
         self.remove(holder)
-        self.holders[holder.queue, holder.gpu_type].remove(holder)
-        self.in_order[holder.queue, holder.gpu_type].remove(holder)
+        self.ordered(holder.queue, holder.gpu_type).remove(holder)
 
     def fits_quota(self, limits: TypeLimits, queue: int, amount: int, *, present: bool = False) -> bool:
         """Whether the queue may use that much more."""
@@ -89,12 +120,24 @@ class World:
         pool = self.pools.get(gpu_type)
         if pool is None:
             return None
-        if not present and pool.misfits.get(shape) == pool.releases:
+        if present:
+            if shape in pool.absent:
+                return None
+            found = place(pool, pool.present, shape, self.policy.placement)
+            if found is None:
+                pool.absent.add(shape)
+            return found
+        if pool.misfits.get(shape) == pool.releases:
             return None
-        found = place(pool, pool.present if present else pool.free, shape, self.rule)
-        if found is None and not present:
+        found = place(pool, pool.free, shape, self.policy.placement)
+        if found is None:
             pool.misfits[shape] = pool.releases
         return found
+
+    def known_misfit(self, gpu_type: str, shape: Shape) -> bool:
+        """Whether the shape was tried on the landed view and nothing came free since."""
+        pool = self.pools.get(gpu_type)
+        return not self.count_only and (pool is None or pool.misfits.get(shape) == pool.releases)
 
     def is_split(self, gpu_type: str) -> bool:
         """Whether somebody is on the way out, so that landed and present differ."""
@@ -112,7 +155,7 @@ class World:
 
     def take(self, queue: int, gpu_type: str, size: int, placement: Placement) -> None:
         """Count a job that starts or is held, in both views."""
-        self.version += 1
+        self._changed(queue)
         limits = self.tree.types.get(gpu_type)
         if limits is not None and queue >= 0:
             self.tree.add(limits, self.usage[gpu_type], queue, size)
@@ -127,7 +170,7 @@ class World:
                     pool.present[node] -= gpus
 
     def remove(self, holder: Holder) -> None:
-        """Take the holder out of the landed view, as a trial or for good. The view must be split."""
+        """Take the holder out of the landed view, as a trial or for good."""
         limits = self.tree.types.get(holder.gpu_type)
         if limits is not None and holder.queue >= 0:
             self.tree.add(limits, self.usage[holder.gpu_type], holder.queue, -holder.size)
@@ -150,15 +193,21 @@ class World:
 
     def leave(self, victims: Iterable[Holder]) -> None:
         """The victims are chosen: they are gone from the landed view from now on."""
-        self.version += 1
         for victim in victims:
             self.split(victim.gpu_type)
             self.remove(victim)
-            victim.leaving = True
+            self.gone.add(victim)
+            self._changed(victim.queue)
+            self.departures += 1
+
+    def _changed(self, queue: int) -> None:
+        self.version += 1
+        if queue >= 0:
+            self.root_version[self.tree.root[queue]] = self.version
 
 
-def world_build(snapshot: Snapshot) -> tuple[World, list[str]]:
-    """The state before the first decision, and what is wrong with quotas, nodes and running jobs."""
+def world_build(snapshot: Snapshot) -> World:
+    """The state that the snapshot describes, with whatever is wrong in it as `problems`."""
     tree = tree_build(snapshot.queues, snapshot.cohorts)
     pools, problems = pools_build(snapshot.nodes, snapshot.topology)
     usage = {gpu_type: [0] * len(tree.names) for gpu_type in tree.types}
@@ -168,92 +217,38 @@ def world_build(snapshot: Snapshot) -> tuple[World, list[str]]:
         tree=tree,
         pools=pools,
         usage=usage,
-        present=dict(usage),
+        present=usage,
         holders={},
         count_only=not snapshot.nodes,
-        rule=snapshot.policy.placement,
         levels=tuple(snapshot.topology),
+        problems=[*tree.problems, *problems],
     )
-    problems = tree.problems + problems
     if snapshot.nodes:
         unknown = sorted(set(tree.types) - set(pools))
-        problems += [f"There is quota for {gpu_type}, but no node has that type." for gpu_type in unknown]
-    _count_running(world, snapshot.running, problems)
-    return world, problems
+        world.problems += [f"There is quota for {gpu_type}, but no node has that type." for gpu_type in unknown]
+    _count_running(world, snapshot.running)
+    return world
 
 
-def _count_running(world: World, running: Sequence[RunningJob], problems: list[str]) -> None:
+def _count_running(world: World, running: Iterable[RunningJob]) -> None:
+    """`add_running` for many: each queue's sum is carried up its tree once."""
     seen: set[str] = set()
-    leaving: list[Holder] = []
-    totals: dict[tuple[int, str], int] = {}
+    totals: dict[HolderKey, int] = {}
     for job in running:
-        if job.id in seen:
-            problems.append(f"Running job {job.id} is listed twice; the first one counts.")
-            continue
+        fault = "it is listed twice" if job.id in seen else running_fault(job)
         seen.add(job.id)
-        holder = holder_of(world, job)
-        world.holders.setdefault((holder.queue, job.gpu_type), []).append(holder)
-        totals[holder.queue, job.gpu_type] = totals.get((holder.queue, job.gpu_type), 0) + holder.size
-        pool = world.pools.get(job.gpu_type)
-        if pool is not None:
+        if fault:
+            world.problems.append(f"Running job {job.id} is not counted: {fault}.")
+            continue
+        holder = holder_of(job, world.tree, world.pools, world.policy, world.now_s)
+        key = (holder.queue, job.gpu_type)
+        world.holders.setdefault(key, []).append(holder)
+        totals[key] = totals.get(key, 0) + holder.size
+        if holder.placement:
+            free = world.pools[job.gpu_type].free
             for node, gpus in holder.placement:
-                pool.free[node] -= gpus
-        if job.evicting:
-            leaving.append(holder)
+                free[node] -= gpus
     for (queue, gpu_type), size in totals.items():
         limits = world.tree.types.get(gpu_type)
         if limits is not None and queue >= 0:
             world.tree.add(limits, world.usage[gpu_type], queue, size)
-    world.leave(leaving)
-    world.version = 0
-
-
-def holder_of(world: World, job: RunningJob) -> Holder:
-    """The running job as a holder. Nodes that are no longer there hold nothing."""
-    queue = world.tree.queue_number.get(job.queue, -1)
-    pool = world.pools.get(job.gpu_type)
-    number = pool.number if pool is not None else {}
-    placement = [(number[node], gpus) for node, gpus in job.placement.items() if node in number and gpus > 0]
-    lost = _lost(world.now_s, job)
-    return Holder(
-        id=job.id,
-        queue=queue,
-        gpu_type=job.gpu_type,
-        size=max(0, job.size),
-        priority=job.priority,
-        submitted_s=job.submitted_s,
-        started_s=job.started_s,
-        placement=placement,
-        protected_until_s=_protected_until(world, job, queue),
-        lost_gpu_s=lost,
-        rank=victim_rank(world.policy, job.priority, lost, job.started_s, job.id),
-        job=job,
-    )
-
-
-def _protected_until(world: World, job: RunningJob, queue: int) -> float:
-    policy = world.policy
-    if not job.preemptible:
-        return float("inf")
-    most = policy.max_preemptions_per_job
-    if most is not None and job.preempted_count >= most:
-        return float("inf")
-    minimum = policy.min_runtime_s
-    own = world.tree.queues[queue].min_runtime_s if queue >= 0 else None
-    if own is not None:
-        minimum = max(minimum, own)
-    until = job.started_s + minimum if minimum > 0 else float("-inf")
-    return until if job.protected_until_s is None else max(until, job.protected_until_s)
-
-
-def victim_rank(
-    policy: Policy, priority: float, lost_gpu_s: float, started_s: float, job_id: str
-) -> tuple[float, float, float, str]:
-    """Sort key of victims: lower priority, least lost if the policy says so, newest, id."""
-    return (priority, lost_gpu_s if policy.victim_order == VictimOrder.LEAST_LOST else 0.0, -started_s, job_id)
-
-
-def _lost(now_s: float, job: RunningJob) -> float:
-    """GPU-seconds of work since the last checkpoint, or since the start."""
-    saved = job.started_s if job.last_checkpoint_s is None else max(job.last_checkpoint_s, job.started_s)
-    return max(0.0, now_s - saved) * max(0, job.size)
