@@ -63,10 +63,11 @@ def test_a_platform_that_was_killed_whole_goes_on_where_it_was(stack: Stack) -> 
     job_id = stack.submit(steps=80)
     stack.wait_checkpoint(job_id)
     agents = list(stack.agents(job_id))
+    children = stack.pids().values()
     assert stack.process is not None
     stack.process.kill()
     stack.process.wait()
-    wait_for("the children to die with their supervisor", lambda: not stack.everything(), 15.0)
+    wait_for("the children to die with their supervisor", lambda: not any(c.alive() for c in children), 15.0)
     assert all(a.alive() for a in agents), "agents live in sessions of their own"
     stack.start()
     assert not any(a.alive() for a in agents), "the next start clears them away"

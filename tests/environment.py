@@ -1,4 +1,4 @@
-"""Which database the suite runs on: SQLite, or what TRAINYARD_TEST_DATABASE_URL names."""
+"""Loaded before Django reads its settings (``-p tests.environment``): which database the suite runs on: SQLite, or what TRAINYARD_TEST_DATABASE_URL names."""
 
 import os
 import secrets
