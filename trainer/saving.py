@@ -153,6 +153,11 @@ class _DigestFiles(FileSystem):
         out = _DigestFile(Path(path))
         try:
             yield out
+        except RuntimeError:
+            # torch's writer covers a failed write with a complaint about itself.
+            if out.error is not None:
+                raise out.error from None
+            raise
         finally:
             out.close()
         self.written[Path(path).name] = {"bytes": out.size, "sha256": out.hash.hexdigest()}
@@ -169,13 +174,18 @@ class _DigestFile:
         self._file = path.open("wb", buffering=0)
         self.hash = hashlib.sha256()
         self.size = 0
+        self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self.hash.update(view)
         done = 0
-        while done < len(view):
-            done += self._file.write(view[done:]) or 0
+        try:
+            while done < len(view):
+                done += self._file.write(view[done:]) or 0
+        except OSError as error:
+            self.error = self.error or error
+            raise
         self.size += len(view)
         return len(view)
 

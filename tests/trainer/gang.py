@@ -167,11 +167,19 @@ class Gang:
         with self.control.open("a") as file:
             file.write(json.dumps({"id": number, "kind": kind, **more}) + "\n")
 
-    def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
-        """Send a rank a signal."""
+    def pid(self, rank: int) -> int:
+        """A rank's process."""
         while rank not in self.pids:
             self._take()
-        os.kill(self.pids[rank], number)
+        return self.pids[rank]
+
+    def processes(self, rank: int) -> list[int]:
+        """The rank's process group as it lives: itself, its saver, its loader workers."""
+        return [pid for pid in _alive() if _group_of(pid) == self.pid(rank)]
+
+    def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
+        """Send a rank a signal."""
+        os.kill(self.pid(rank), number)
 
     def error(self, rank: int) -> str:
         """What a rank said on standard error."""
@@ -194,3 +202,15 @@ def _fits(found: Any, wanted: Any) -> bool:
     if isinstance(wanted, (int, float)) and not isinstance(wanted, bool):
         return isinstance(found, (int, float)) and found >= wanted
     return bool(found == wanted)
+
+
+def _alive() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else int(fields[2])
