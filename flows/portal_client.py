@@ -9,6 +9,7 @@ import httpx
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 3.0
+REQUEST_TIMEOUT_S = 15.0
 
 
 class StaleEpoch(Exception):
@@ -33,9 +34,10 @@ class FlowClient:
     def __init__(self, *, url: str, token: str, attempt: str, epoch: int, patience_s: float) -> None:
         self.attempt, self.epoch, self.patience_s = attempt, epoch, patience_s
         self._http = httpx.AsyncClient(
-            base_url=f"{url}/api/v1/flow/attempts/{attempt}/",
+            base_url=f"{url.rstrip('/')}/api/v1/flow/attempts/{attempt}/",
             headers={"Authorization": f"Bearer {token}"},
-            timeout=15.0,
+            timeout=REQUEST_TIMEOUT_S,
+            # The portal is named by its settings alone; a proxy for the outside is none for it.
             trust_env=False,
         )
 
@@ -68,7 +70,7 @@ class FlowClient:
                 response = await self._http.post(path, json={"epoch": self.epoch, **body})
             except httpx.TransportError:
                 response = None
-            if response is not None and response.status_code < 500:
+            if response is not None and response.status_code < 500 and response.status_code not in (408, 429):
                 return _answer(response)
             if time.monotonic() + pause > deadline:
                 raise PortalAway(f"The portal has not answered {path} for {self.patience_s:.0f} s.")
@@ -80,12 +82,14 @@ def _answer(response: httpx.Response) -> dict[str, Any]:
     try:
         data = response.json()
     except ValueError:
-        data = {}
-    if response.status_code < 400 and isinstance(data, dict):
+        data = None
+    if not isinstance(data, dict):
+        raise Refused(f"{response.request.url.path} answered {response.status_code} and no JSON object.")
+    if response.status_code < 400:
         return data
-    detail = str(data.get("detail", response.text[:200])) if isinstance(data, dict) else response.text[:200]
-    if response.status_code == 409:
+    code, detail = str(data.get("code", "")), str(data.get("detail", ""))
+    if code == "stale-epoch":
         raise StaleEpoch(detail)
-    if response.status_code in (404, 410):
+    if code == "attempt-over" or response.status_code in (404, 410):
         raise AttemptOver(detail)
-    raise Refused(f"{response.status_code}: {detail}")
+    raise Refused(f"{response.status_code} {code}: {detail}")

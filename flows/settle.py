@@ -1,8 +1,6 @@
 """The end of an attempt: prove that nothing is left, verify the newest checkpoint, tell the portal."""
 
 import asyncio
-import hashlib
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,9 @@ from flows.portal_client import FlowClient
 
 # Agents that the portal lets go leave by themselves, with their last report; then the engine helps.
 LEAVE_BY_THEMSELVES_S = 4.0
-MUST_BE_GONE_S = 30.0
+MUST_BE_GONE_S = 60.0
+# GPUs are held until an attempt is settled: what takes longer to read is verified by whoever loads it.
+MAX_VERIFIED_BYTES = 4 * 1024**3
 
 
 class NotGone(Exception):
@@ -21,16 +21,18 @@ class NotGone(Exception):
 
 async def settle(client: FlowClient, engine: Engine, plan: LaunchPlan) -> str:
     """The attempt's final state."""
-    if not await _wait_gone(engine, plan, LEAVE_BY_THEMSELVES_S):
+    deadline = time.monotonic() + MUST_BE_GONE_S
+    gone = await _wait_gone(engine, plan, LEAVE_BY_THEMSELVES_S)
+    while not gone:
         await asyncio.to_thread(engine.stop, plan)
-        deadline = time.monotonic() + MUST_BE_GONE_S
-        while not await _wait_gone(engine, plan, 2.0):
-            if time.monotonic() > deadline:
-                raise NotGone(f"Processes of {plan.attempt} do not die; the node needs an administrator.")
-            await asyncio.to_thread(engine.stop, plan)
-            await client.heartbeat(phase="settle", agents=[])
-    checkpoint = await asyncio.to_thread(newest_checkpoint, plan.job_dir / "checkpoints")
+        gone = await _wait_gone(engine, plan, 2.0)
+        agents = [row.as_json() for row in await asyncio.to_thread(engine.status, plan)]
+        await client.heartbeat(phase="settle", agents=agents)
+        if not gone and time.monotonic() > deadline:
+            raise NotGone(f"Processes of {plan.attempt} do not die; the node needs an administrator.")
+    checkpoint = await asyncio.to_thread(newest_checkpoint, plan.checkpoint_dir)
     answer = await client.settle(checkpoint=checkpoint)
+    await asyncio.to_thread(engine.cleanup, plan)
     return str(answer["state"])
 
 
@@ -44,27 +46,15 @@ async def _wait_gone(engine: Engine, plan: LaunchPlan, timeout_s: float) -> bool
 
 
 def newest_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """The newest checkpoint of the job, with what its manifest says about it; None when there is none."""
-    steps = sorted((p for p in folder.glob("step_*") if p.is_dir() and p.suffix != ".tmp"), reverse=True)
-    for path in steps:
-        if (path / "COMMITTED").is_file():
-            state = "verified" if _verifies(path) else "corrupt"
-            return {"path": str(path), "step": int(path.name.removeprefix("step_")), "state": state}
+    """The job's newest checkpoint and whether it verifies; None when there is none or it is too large."""
+    # The format is the trainer's: whoever writes it also says what is sound. Free of torch.
+    from trainer import manifest
+
+    for step, path in manifest.folders_by_step(folder):
+        if not (path / manifest.MARKER).is_file():
+            continue  # a save that was cut short is no checkpoint
+        if sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) > MAX_VERIFIED_BYTES:
+            return None
+        fault = manifest.fault_of(path)
+        return {"path": str(path), "step": step, "state": "verified" if fault is None else "corrupt"}
     return None
-
-
-def _verifies(path: Path) -> bool:
-    try:
-        text = (path / "manifest.json").read_bytes()
-        if hashlib.sha256(text).hexdigest() != (path / "COMMITTED").read_text().strip():
-            return False
-        for name, entry in json.loads(text)["files"].items():
-            file = path / name
-            if file.stat().st_size != entry["bytes"]:
-                return False
-            with file.open("rb") as data:
-                if hashlib.file_digest(data, "sha256").hexdigest() != entry["sha256"]:
-                    return False
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return True

@@ -1,56 +1,42 @@
 """Watching an attempt: tell the portal what the engine sees, do what it answers, until it says settle."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from flows.engines.base import AgentStatus, Engine, EngineProblem, LaunchPlan
+from flows.engines.base import Engine, EngineProblem, LaunchPlan, NodePart, Superseded
 from flows.portal_client import FlowClient
 
-
-async def agents_of(engine: Engine, plan: LaunchPlan) -> list[AgentStatus]:
-    """What the engine sees of every node's agent."""
-    return [await asyncio.to_thread(engine.find, plan, node.name) for node in plan.nodes]
+Launch = Callable[[NodePart], Awaitable[None]]
 
 
-async def launch_agents(client: FlowClient, engine: Engine, plan: LaunchPlan, names: list[str]) -> None:
-    """Start an agent on each of these nodes, all at once; the first problem is raised when all are done."""
-    nodes = {node.name: node for node in plan.nodes}
+async def watch(
+    client: FlowClient, engine: Engine, plan: LaunchPlan, *, launch: Launch, problem: dict[str, Any] | None
+) -> bool:
+    """Whether the attempt is to be settled; else another flow sees to it. Starts agents as the portal wishes.
 
-    async def launch(name: str) -> None:
-        grant = await client.launch(name)
-        await asyncio.to_thread(
-            lambda: engine.launch(
-                plan,
-                nodes[name],
-                generation=int(grant["generation"]),
-                token=str(grant["token"]),
-                portal_url=str(grant["portal_url"]),
-            )
-        )
-
-    results = await asyncio.gather(*(launch(name) for name in names), return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-
-
-async def watch(client: FlowClient, engine: Engine, plan: LaunchPlan) -> None:
-    """Return when the attempt is to be settled. A running gang is adopted: its agents are alive and stay."""
-    problem: dict[str, Any] | None = None
+    A gang that runs already is adopted by this alone: its agents are seen alive, so none is started.
+    """
+    phase = "preflight" if problem else "launch"
     while True:
-        seen = await agents_of(engine, plan)
-        answer = await client.heartbeat(
-            phase="watch",
-            agents=[{"node": a.node, "generation": a.generation, "alive": a.alive} for a in seen],
-            problem=problem,
-        )
-        problem = None
-        if answer["action"] == "settle":
-            return
+        agents = [row.as_json() for row in await asyncio.to_thread(engine.status, plan)]
+        answer = await client.heartbeat(phase=phase, agents=agents, problem=problem)
+        phase, problem = "watch", None
+        if answer["action"] != "watch":
+            return bool(answer["action"] == "settle")
         if answer["launch"]:
-            try:
-                await launch_agents(client, engine, plan, list(answer["launch"]))
-            except EngineProblem as error:
-                problem = {"code": error.code, "message": error.message, "node": error.node}
-            continue
-        await asyncio.sleep(float(answer["heartbeat_s"]))
+            problem = await launch_all([n for n in plan.nodes if n.name in answer["launch"]], launch)
+        else:
+            await asyncio.sleep(float(answer["heartbeat_s"]))
+
+
+async def launch_all(nodes: Iterable[NodePart], launch: Launch) -> dict[str, Any] | None:
+    """Start an agent on each of these nodes, all at once; the first problem in node order, or None."""
+    results = await asyncio.gather(*(launch(node) for node in nodes), return_exceptions=True)
+    problem = None
+    for result in results:
+        if isinstance(result, EngineProblem):
+            problem = problem or result.as_json()
+        elif isinstance(result, BaseException) and not isinstance(result, Superseded):
+            raise result
+    return problem

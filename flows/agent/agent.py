@@ -1,437 +1,271 @@
-"""The node agent: owns its ranks, reports what they do, and makes true what the portal wants."""
+"""The node agent: makes true on its node what the portal wants, and tells the portal what is true."""
 
 import json
 import os
 import queue
+import re
 import secrets
 import selectors
 import signal
 import socket
-import subprocess
 import time
 from typing import Any
 
-from flows.agent.environment import rank_environment
+from flows.agent.gang import NodeGang, NotStarted
+from flows.agent.journal import Journal
 from flows.agent.plan import AgentPlan
-from flows.agent.ranks import (
-    RankProcess,
-    WarmStart,
-    command_start,
-    free_port,
-    kill_all,
-    now_ns,
-    term_all,
-)
+from flows.agent.ranks import RankProcess, free_port
 from flows.agent.sample import NodeSampler
-from flows.agent.spool import Spool
-from flows.agent.tail import last_bytes
-from flows.agent.telemetry import Telemetry
 from flows.agent.uplink import Uplink
-from flows.processes import (
-    ProcessId,
-    attempt_processes,
-    kill_process,
-    read_json,
-    write_whole,
-)
 
 TICK_S = 0.2
-WINDOW_S = 2.0
 SAMPLE_S = 5.0
-LOGS_S = 1.0
-# A new process of this agent numbers its batches far above the one before, whatever of those got through.
-SEQ_JUMP = 1000
-TAIL_BYTES = 4096
+LAST_REPORTS_S = 3.0
+LET_GO, REPLACED, TOLD_TO_LEAVE = 0, 3, 4
+DUMP_SIGNAL = signal.SIGUSR2
+PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 
 
 class Agent:
-    """One node of one attempt."""
+    """One node of one attempt. Everything but the uplink happens in the main thread, one turn at a time."""
 
     def __init__(self, plan: AgentPlan) -> None:
         self.plan = plan
         self.incarnation = secrets.token_hex(8)
-        self.state = read_json(plan.folder / "state.json") or {}
-        self.spool = Spool(plan.folder / "spool")
-        old_seq = max(int(self.state.get("next_seq", 0)), self.spool.newest() + 1)
-        self.next_seq = old_seq + SEQ_JUMP if self.state else 1
-        self.restart = -1
-        self.ranks: list[RankProcess] = []
-        self.children: dict[int, subprocess.Popen[bytes]] = {}
-        self.telemetry: Telemetry | None = None
-        self.warm: WarmStart | None = None
+        self.journal = Journal(plan)
+        self.gang = NodeGang(plan, self._rank_ended)
+        self.sampler = NodeSampler(plan.folder)
+        self.uplink = Uplink(
+            url=plan.portal_url,
+            token=plan.token,
+            spool=self.journal.spool,
+            current=self._current,
+            on_answer=self._answered,
+            on_fenced=lambda code, detail: self._tell("fenced", f"{code}: {detail}"),
+        )
         self.port: socket.socket | None = None
         self.ready: dict[str, Any] | None = None
         self.problem: dict[str, Any] | None = None
-        self.desired: dict[str, Any] = {"phase": "prepare", "restart": 0, "save_id": 0}
-        self.saves_done = 0
+        self.desired: dict[str, Any] = {"phase": "prepare", "restart": 0}
         self.stop_deadline: float | None = None
         self.status: int | None = None
-        self.sampler = NodeSampler(plan.folder)
-        self._answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_write, False)
-        os.set_blocking(self._wake_read, False)
-        self._last_window = self._last_sample = self._last_logs = 0.0
-
-    # -- life ------------------------------------------------------------------------------------------
+        self._answered_restart = 0
+        self._sampled = 0.0
+        self._news: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> int:
         """Until the portal lets it go, or has replaced it; the exit status."""
-        self._sweep_leftovers()
-        if self.plan.workload.get("kind") == "trainer":
-            self.warm = WarmStart(self.plan)
+        self.gang.sweep_others()
+        self.gang.ranks = self.journal.finish_old()
+        self.gang.restart = self.journal.telemetry.restart if self.journal.telemetry else -1
+        self.gang.warm_up()
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._answers.put(("term", None)))
+        signal.signal(signal.SIGTERM, lambda *_: self._tell("term", None))
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        self.uplink = Uplink(
-            url=self.plan.portal_url,
-            token=self.plan.token,
-            spool=self.spool,
-            current=self._current,
-            on_answer=lambda answer: self._tell("answer", answer),
-            on_fenced=lambda status, detail: self._tell("fenced", (status, detail)),
-        )
         self.uplink.start()
-        selector = selectors.DefaultSelector()
-        selector.register(self._wake_read, selectors.EVENT_READ)
-        if self.warm is not None:
-            selector.register(self.warm.ours, selectors.EVENT_READ)
         while self.status is None:
-            for key, _ in selector.select(TICK_S):
-                if key.fd == self._wake_read:
-                    _drain(self._wake_read)
-            self._warm_messages(selector)
-            self._reap_children()
-            self._take_answers()
-            self._collect()
-            self._obey()
+            self._wait()
+            self.gang.hear()
+            self.gang.reap()
+            self.gang.sweep()
+            self.gang.warm_up()
+            self._take_news()
+            if self.status is None:
+                self._obey()
+            if self.journal.collect(self.gang.ranks):
+                self.uplink.kick()
         self._leave()
         return self.status
 
-    def _tell(self, kind: str, value: Any) -> None:
-        """From the uplink's thread: wake the main loop with news."""
-        self._answers.put((kind, value))
+    def _wait(self) -> None:
+        """Until something happens: a child ended, the warm start or the portal spoke, or a turn is due."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            if self.gang.warm is not None:
+                selector.register(self.gang.warm.channel, selectors.EVENT_READ)
+            selector.select(TICK_S)
         try:
-            os.write(self._wake_write, b"x")
+            while os.read(self._wake_read, 4096):
+                pass
         except BlockingIOError:
             pass
 
-    def _sweep_leftovers(self) -> None:
-        """Ranks of an agent that died before this one: they must be gone before new ones start."""
-        mine = os.getpid()
-        for row in (read_json(self.plan.folder / "ranks.json") or {}).values():
-            kill_process(ProcessId(int(row["pid"]), int(row["start_ticks"]), str(row["boot_id"])))
-        node_mark = f"TRAINYARD_NODE={self.plan.node}".encode()
-        for pid in attempt_processes(self.plan.attempt):
-            process = ProcessId.of(pid)
-            if pid == mine or process is None:
-                continue
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    ours = node_mark in file.read().split(b"\0")
-            except OSError:
-                continue
-            if ours:
-                kill_process(process)
-
     def _leave(self) -> None:
         """Kill what is left, send what is left, and go."""
-        kill_all(self.ranks)
-        if self.warm is not None:
-            self.warm.stop()
-        self._reap_children()
-        deadline = time.monotonic() + 3.0
-        while self.status == 0 and len(self.spool) and time.monotonic() < deadline and self.uplink.is_alive():
+        self.gang.end()
+        self.journal.flush()
+        deadline = time.monotonic() + LAST_REPORTS_S
+        while self.status == LET_GO and len(self.journal.spool) and time.monotonic() < deadline:
             self.uplink.kick()
-            time.sleep(0.02)
+            self.uplink.join(0.02)
+            if not self.uplink.is_alive():
+                break
         self.uplink.stop()
 
-    # -- ranks -----------------------------------------------------------------------------------------
+    # -- what is true ----------------------------------------------------------------------------------
 
-    def _warm_messages(self, selector: selectors.BaseSelector) -> None:
-        if self.warm is None:
-            return
-        self.warm.ours.setblocking(False)
-        try:
-            ready = bool(self.warm.ours.recv(1, socket.MSG_PEEK))
-        except BlockingIOError:
-            return
-        except OSError:
-            ready = False
-        finally:
-            self.warm.ours.setblocking(True)
-        messages = self.warm.messages() if ready else []
-        if not ready or self.warm.gone:
-            self._warm_lost(selector)
-            return
-        for message in messages:
-            if "started" in message:
-                self._rank_of(message["started"]).process = ProcessId.of(message["pid"])
-                self._write_registry()
-            elif "ended" in message and message["ended"] is not None:
-                self._ended(self._rank_of(message["ended"]), os.waitstatus_to_exitcode(message["status"]))
+    def _rank_ended(self, rank: RankProcess) -> None:
+        self.journal.ended(rank)
+        rendezvous = self.desired.get("rendezvous") or {}
+        port = str(rendezvous.get("master_port", ""))
+        if rank.rank == 0 and rank.failed and port and port in rank.tail and PORT_IN_USE.search(rank.tail):
+            self._problem("port_in_use", f"Port {port} was taken before rank 0 could listen on it.")
 
-    def _warm_lost(self, selector: selectors.BaseSelector) -> None:
-        """The warm process died, and its ranks with it: say so, and have another ready."""
-        assert self.warm is not None
-        selector.unregister(self.warm.ours)
-        self.warm.stop()
-        for rank in self.ranks:
-            if rank.running:
-                self._ended(rank, -signal.SIGKILL)
-        self.warm = WarmStart(self.plan)
-        selector.register(self.warm.ours, selectors.EVENT_READ)
-
-    def _rank_of(self, name: str) -> RankProcess:
-        restart, rank = (int(part) for part in name.split(":"))
-        found = [r for r in self.ranks if (r.restart, r.rank) == (restart, rank)]
-        return found[0] if found else RankProcess(rank, 0, restart, now_ns())
-
-    def _reap_children(self) -> None:
-        for rank, child in list(self.children.items()):
-            code = child.poll()
-            if code is not None:
-                del self.children[rank]
-                self._ended(self.ranks[rank - self.plan.ranks.start], code)
-
-    def _ended(self, rank: RankProcess, code: int) -> None:
-        if not rank.running:
-            return
-        rank.exit_code, rank.ended_ns = code, now_ns()
-        if rank.process is not None:
-            # Its children (loader workers) must not outlive it.
-            from flows.processes import kill_group
-
-            kill_group(rank.process.pid)
-        self._collect(force=True)
-        self._write_registry()
+    def _problem(self, code: str, message: str) -> None:
+        """What the portal has to judge; told until it has decided on another restart."""
+        restart = max(self.gang.restart, int(self.desired["restart"]))
+        self.problem = {"code": code, "message": message, "restart": restart}
         self.uplink.kick()
-
-    def _write_registry(self) -> None:
-        alive = {str(r.rank): r.process.as_json() for r in self.ranks if r.running and r.process}
-        self._save("ranks.json", alive)
-
-    def _start_ranks(self) -> None:
-        """Start the ranks of the wanted restart. The number is noted first: no restart is started twice."""
-        restart, rendezvous = int(self.desired["restart"]), self.desired["rendezvous"]
-        self.state["started_restart"] = restart
-        if not self._save("state.json", self.state):
-            self.problem = {"code": "disk_full", "message": f"node {self.plan.node} cannot write its run folder"}
-            return
-        if self.port is not None:
-            self.port.close()
-            self.port = None
-        self.telemetry = Telemetry(self.plan, restart, int(self.desired.get("max_step_done") or 0))
-        self.restart, self.ranks, self.children = restart, [], {}
-        self.plan.control_path(restart).parent.mkdir(parents=True, exist_ok=True)
-        for rank in self.plan.ranks:
-            self._start_rank(rank, restart, rendezvous)
-        self._write_registry()
-        self.uplink.kick()
-
-    def _start_rank(self, rank: int, restart: int, rendezvous: dict[str, Any]) -> None:
-        folder = self.plan.rank_folder(restart, rank)
-        folder.mkdir(parents=True, exist_ok=True)
-        environment = rank_environment(
-            self.plan, rank=rank, restart=restart, rendezvous=rendezvous, resume=str(self.desired["resume"])
-        )
-        entry = RankProcess(rank, rank - self.plan.ranks.start, restart, now_ns())
-        self.ranks.append(entry)
-        workload = self.plan.workload
-        if workload["kind"] == "trainer":
-            assert self.warm is not None
-            config = folder.parent / "config.json"
-            write_whole(config, json.dumps(workload["config"]).encode())
-            self.warm.start(
-                {
-                    "id": f"{restart}:{rank}",
-                    "environment": environment,
-                    "arguments": ["--config", str(config)],
-                    "stdout": str(folder / "stdout.log"),
-                    "stderr": str(folder / "stderr.log"),
-                }
-            )
-            return
-        try:
-            child = command_start(
-                workload["argv"],
-                working_dir=workload["working_dir"],
-                environment=environment,
-                stdout=folder / "stdout.log",
-                stderr=folder / "stderr.log",
-            )
-        except OSError as error:
-            entry.exit_code, entry.ended_ns = 127, now_ns()
-            code = "working_dir_missing" if not os.path.isdir(workload["working_dir"]) else "entry_point_missing"
-            self.problem = {"code": code, "message": f"{workload['argv'][0]}: {error.strerror}"}
-            return
-        self.children[rank] = child
-        entry.process = ProcessId.of(child.pid)
-
-    # -- reports ---------------------------------------------------------------------------------------
-
-    def _collect(self, force: bool = False) -> None:
-        """Read the records; make a batch when there is something to say."""
-        if self.telemetry is None:
-            return
-        batch = self.telemetry.read()
-        now = time.monotonic()
-        for rank in self.ranks:
-            time_ = self.telemetry.times[rank.rank]
-            if not rank.running and rank.ended_ns is not None and not time_.ended:
-                if time_.cursor_ns is None:
-                    # A program without records: all of its time is its own work.
-                    time_.begin(rank.started_ns)
-                    time_._phases, time_.last_done = ["eval"], 1
-                time_.end(rank.ended_ns)
-        if force or batch.urgent or now - self._last_window >= WINDOW_S:
-            self.telemetry.cut(batch)
-            self._last_window = now
-        extra: dict[str, Any] = {}
-        if force:
-            extra["ranks"] = [r.as_json() for r in self.ranks]
-            extra["tails"] = {
-                str(r.rank): last_bytes(self.plan.rank_folder(r.restart, r.rank) / "stderr.log", TAIL_BYTES)
-                for r in self.ranks
-                if r.exit_code not in (None, 0)
-            }
-        if force or now - self._last_logs >= LOGS_S:
-            extra["logs"] = self.telemetry.logs()
-            self._last_logs = now
-        if batch or extra.get("logs") or force:
-            self._add(batch.as_json() | extra)
-            if batch.urgent:
-                self.uplink.kick()
-
-    def _add(self, content: dict[str, Any]) -> None:
-        with self.uplink.lock:
-            self.spool.add(self.next_seq, content)
-        self.next_seq += 1
-        self.state["next_seq"] = self.next_seq
-        self._save("state.json", self.state)
 
     def _current(self) -> dict[str, Any]:
-        """What is true at this moment (called by the uplink's thread: reads only)."""
+        """What is true at this moment (called by the uplink's thread: it reads only)."""
         now = time.monotonic()
         sample = {}
-        if now - self._last_sample >= SAMPLE_S:
-            sample, self._last_sample = self.sampler.read(), now
-        ranks = list(self.ranks)
-        started = bool(ranks) and all(r.process is not None or not r.running for r in ranks)
-        state = "preparing"
-        if any(r.running for r in ranks):
-            state = "running" if started else "preparing"
-        elif ranks:
-            state = "stopped"
-        if self.ready is not None and self.ready["restart"] > self.restart:
-            state = "ready"
+        if now - self._sampled >= SAMPLE_S:
+            sample, self._sampled = self.sampler.read(), now
+            lost = self.journal.spool.num_lost
+            sample |= {"telemetry_lost_batches": lost, "records_dropped": self.journal.num_dropped}
+        ranks = [r for r in list(self.gang.ranks) if r.known]
+        problem = self.problem
+        if problem is not None and problem["restart"] < self._answered_restart:
+            problem = None  # the portal has decided about this one
         return {
             "incarnation": self.incarnation,
-            "state": state,
-            "restart": self.restart,
+            "state": self._state(),
+            "restart": self.gang.restart,
             "ready": self.ready,
-            "ranks": [r.as_json() for r in ranks if r.process is not None or not r.running],
+            "ranks": [r.as_json() for r in ranks],
+            "tails": {str(r.rank): r.tail for r in ranks if r.failed},
             "node": sample,
-            "problem": self.problem,
+            "problem": problem,
         }
 
-    def _save(self, name: str, data: dict[str, Any]) -> bool:
-        """Whether the file is on disk. A full disk must not end the agent: its ranks train on."""
+    def _state(self) -> str:
+        ranks = list(self.gang.ranks)
+        if self.ready is not None and self.ready["restart"] > self.gang.restart:
+            return "ready"
+        if any(r.running for r in ranks):
+            return "running" if all(r.known for r in ranks) else "preparing"
+        return "stopped" if ranks else "preparing"
+
+    # -- what is wanted --------------------------------------------------------------------------------
+
+    def _answered(self, answer: dict[str, Any]) -> None:
+        """From the uplink's thread."""
+        self._answered_restart = max(self._answered_restart, int(answer["desired"]["restart"]))
+        self._tell("desired", answer["desired"])
+
+    def _tell(self, kind: str, value: Any) -> None:
+        """Wake the main loop with news; from any thread, and from signal handlers."""
+        self._news.put((kind, value))
         try:
-            write_whole(self.plan.folder / name, json.dumps(data).encode())
-        except OSError:
-            return False
-        return True
+            os.write(self._wake_write, b"x")
+        except BlockingIOError:
+            pass  # it is awake already
 
-    # -- obeying ---------------------------------------------------------------------------------------
-
-    def _take_answers(self) -> None:
+    def _take_news(self) -> None:
         while True:
             try:
-                kind, value = self._answers.get_nowait()
+                kind, value = self._news.get_nowait()
             except queue.Empty:
                 return
-            if kind == "answer":
-                self.desired = value["desired"]
-                self.uplink.poll_s = float(value["poll_s"])
-                if self.desired["restart"] > self.restart:
+            if kind == "desired":
+                self.desired = value
+                if self.problem is not None and int(value["restart"]) > self.problem["restart"]:
                     self.problem = None
             elif kind == "fenced":
-                print(f"the portal has no use for this agent any more ({value[0]}): {value[1]}", flush=True)
-                self.status = 3
+                print(f"the portal has no use for this agent any more: {value}", flush=True)
+                self.status = REPLACED
             elif kind == "term":
-                self.status = 4
+                self.status = TOLD_TO_LEAVE
 
     def _obey(self) -> None:
-        """Make true what is wanted; called on every turn, so nothing depends on a single answer."""
-        if self.status is not None:
-            return
+        """Make true what is wanted; done at every turn, so nothing depends on a single answer."""
         phase, restart = self.desired["phase"], int(self.desired["restart"])
-        if restart > self.restart and any(r.running for r in self.ranks):
-            kill_all(self.ranks)
-            return
+        if phase == "exit" or restart > self.gang.restart:
+            # The restart before is over, whatever its ranks are doing.
+            self.gang.kill()
         if phase == "exit":
-            if any(r.running for r in self.ranks):
-                kill_all(self.ranks)
-                return
-            self.status = 0
+            if not self.gang.running:
+                self.status = LET_GO
         elif phase == "prepare":
             self._get_ready(restart)
         elif phase == "run":
-            if restart > max(self.restart, int(self.state.get("started_restart", -1))) and self._can_start():
-                self._start_ranks()
-            self._ask_to_save()
+            if self._is_new(restart) and self.gang.can_start:
+                self._start(restart)
+            self._pass_wishes()
         elif phase == "stop":
             self._stop_ranks(self.desired.get("stop") or {})
 
-    def _can_start(self) -> bool:
-        return self.warm is None or self.warm.ready
+    def _is_new(self, restart: int) -> bool:
+        return restart > max(self.gang.restart, self.journal.started_restart)
 
     def _get_ready(self, restart: int) -> None:
         """No old rank is left, the start is warm, and (on the first node) a port is free: ready."""
-        if restart <= max(self.restart, int(self.state.get("started_restart", -1))) or not self._can_start():
+        if self.gang.warm_fault is not None and self.problem is None:
+            fault = self.gang.warm_fault
+            self._problem("trainer_broken", f"The trainer cannot be imported on {self.plan.node}: {fault}")
+        if not self._is_new(restart) or not self.gang.can_start:
             return
         if self.ready is not None and self.ready["restart"] == restart:
             return
         port = None
         if self.plan.node_rank == 0:
-            if self.port is not None:
-                self.port.close()
+            self._release_port()
             self.port = free_port(self.plan.address)
             port = self.port.getsockname()[1]
         self.ready = {"restart": restart, "address": self.plan.address, "port": port}
         self.uplink.kick()
 
-    def _ask_to_save(self) -> None:
-        wanted = int(self.desired.get("save_id") or 0)
-        if wanted > self.saves_done:
-            self._control({"id": wanted, "kind": "save"})
-            self.saves_done = wanted
+    def _release_port(self) -> None:
+        if self.port is not None:
+            self.port.close()
+            self.port = None
+
+    def _start(self, restart: int) -> None:
+        """Start the ranks. The number is noted on disk first: no restart is ever started twice."""
+        if not self.journal.begin(restart, int(self.desired.get("max_step_done") or 0)):
+            self.gang.restart, self.gang.ranks = restart, []
+            self._problem("disk_full", f"Node {self.plan.node} cannot write into its run folder.")
+            return
+        self.stop_deadline = None
+        self._release_port()
+        try:
+            self.gang.start(
+                restart, rendezvous=self.desired["rendezvous"], resume=str(self.desired["resume"])
+            )
+        except NotStarted as error:
+            self._problem(error.code, error.message)
+        self.journal.note()
+
+    def _pass_wishes(self) -> None:
+        """Saves and stack dumps that were not asked for yet."""
+        for kind in ("save", "dump"):
+            wanted = int(self.desired.get(f"{kind}_id") or 0)
+            if wanted > self.journal.handled[kind] and self.gang.running:
+                self.journal.handled[kind] = wanted
+                self._control({"id": wanted, "kind": kind})
+                if kind == "dump":
+                    # Python's faulthandler writes stacks to stderr; who has no handler would die of it.
+                    self.gang.signal_if_caught(DUMP_SIGNAL)
 
     def _stop_ranks(self, stop: dict[str, Any]) -> None:
         """Ask once, by file and by signal; when the grace is over, kill."""
-        running = [r for r in self.ranks if r.running]
-        if not running:
+        if not self.gang.running:
             return
         if self.stop_deadline is None:
             grace_s = float(stop.get("grace_s", 30.0))
             self.stop_deadline = time.monotonic() + grace_s
             self._control({"id": 0, "kind": "stop", "reason": stop.get("reason", ""), "grace_s": grace_s})
-            term_all(running)
+            self.gang.signal(signal.SIGTERM)
         elif time.monotonic() > self.stop_deadline:
-            kill_all(running)
+            self.gang.kill()
 
     def _control(self, wish: dict[str, Any]) -> None:
+        """Append a line to the ranks' control file; whoever handles SIGTERM is told by that as well."""
         try:
-            with self.plan.control_path(self.restart).open("a") as file:
+            with self.plan.control_path(self.gang.restart).open("a") as file:
                 file.write(json.dumps(wish) + "\n")
         except OSError as error:
-            self.problem = {"code": "disk_full", "message": f"control file: {error.strerror}"}
-
-
-def _drain(descriptor: int) -> None:
-    try:
-        while os.read(descriptor, 4096):
-            pass
-    except BlockingIOError:
-        pass
+            print(f"control file: {error.strerror}", flush=True)

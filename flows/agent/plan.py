@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows.processes import read_json
+from flows.files import read_json
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,19 @@ class AgentPlan:
     ranks_per_node: int
     generation: int
     portal_url: str
-    token: str
+    token: str = field(repr=False)
     address: str
     gpu_indices: tuple[int, ...]
+    threads_per_rank: int
     checkpoint_dir: Path
     cache_dir: Path
     workload: dict[str, Any]
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def run_dir(self) -> Path:
+        """The attempt's folder: log paths are told relative to it."""
+        return self.folder.parent.parent
 
     @property
     def world_size(self) -> int:
@@ -75,6 +81,7 @@ def plan_read(folder: Path) -> AgentPlan:
             token=token,
             address=str(data["address"]),
             gpu_indices=tuple(int(i) for i in data["gpu_indices"]),
+            threads_per_rank=int(data["threads_per_rank"]),
             checkpoint_dir=Path(data["checkpoint_dir"]),
             cache_dir=Path(data["cache_dir"]),
             workload=dict(data["workload"]),

@@ -1,20 +1,21 @@
-"""Starting ranks, seeing them end, and killing them with everything that they started."""
+"""One rank as a process: how it is started, what is said about it."""
 
-import json
 import os
+import random
 import signal
 import socket
 import subprocess
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from flows.agent.environment import machine_environment
-from flows.agent.plan import AgentPlan
-from flows.processes import ProcessId, die_with_parent, kill_group
+from flows.processes import ProcessId, die_with_parent
+
+# Below the range from which the kernel takes ports for outgoing connections: those would take one that
+# was free a moment ago. 20,000 and up keeps clear of well-known services.
+FIRST_PORT = 20_000
+NUM_TRIES = 50
 
 
 @dataclass
@@ -28,11 +29,22 @@ class RankProcess:
     process: ProcessId | None = None
     exit_code: int | None = None
     ended_ns: int | None = None
+    tail: str = ""
 
     @property
     def running(self) -> bool:
         """It has not been seen to end."""
         return self.ended_ns is None
+
+    @property
+    def known(self) -> bool:
+        """It is more than an order: it has a process or has had one."""
+        return self.process is not None or not self.running
+
+    @property
+    def failed(self) -> bool:
+        """It ended, and not with status 0."""
+        return not self.running and self.exit_code != 0
 
     def as_json(self) -> dict[str, Any]:
         """Its row in a report."""
@@ -59,99 +71,42 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-class WarmStart:
-    """The agent's process that has torch imported and forks ranks (``trainer.warm``)."""
-
-    def __init__(self, plan: AgentPlan) -> None:
-        self.ours, theirs = socket.socketpair()
-        environment = machine_environment(os.environ) | {
-            "TRAINYARD_AGENT_PID": str(os.getpid()),
-            "TRAINYARD_ATTEMPT": plan.attempt,
-            "OPENBLAS_NUM_THREADS": "1",
-            "OMP_NUM_THREADS": "1",
-        }
-        log = (plan.folder / "warm.log").open("ab")
-        self.child = subprocess.Popen(
-            [sys.executable, "-m", "trainer.warm"],
-            stdin=theirs,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            preexec_fn=die_with_parent(os.getpid()),  # noqa: PLW1509 - the agent has no thread yet that forks
-        )
-        log.close()
-        theirs.close()
-        self.ready = False
-        self.gone = False
-        self._rest = b""
-
-    def start(self, order: dict[str, Any]) -> None:
-        """Ask for a rank; its pid comes back as a message."""
-        self.ours.sendall(json.dumps(order).encode() + b"\n")
-
-    def messages(self) -> list[dict[str, Any]]:
-        """What it has said since the last call. An empty read means that it is gone, and its ranks with it."""
-        try:
-            data = self.ours.recv(1 << 16)
-        except OSError:
-            data = b""
-        if not data:
-            self.gone = True
-            return []
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        found = [json.loads(line) for line in lines]
-        self.ready = self.ready or any("ready" in message for message in found)
-        return found
-
-    def stop(self) -> None:
-        """End it; ranks that it still has die with it."""
-        self.ours.close()
-        self.child.kill()
-        self.child.wait()
-
-
 def command_start(
-    argv: Sequence[str], *, working_dir: str, environment: Mapping[str, str], stdout: Path, stderr: Path
+    argv: Sequence[str],
+    *,
+    working_dir: str,
+    environment: Mapping[str, str],
+    stdout: IO[bytes],
+    stderr: IO[bytes],
 ) -> "subprocess.Popen[bytes]":
     """A user's own program as a rank: its own process group, and dead when this agent dies."""
-    with stdout.open("ab") as out, stderr.open("ab") as err:
-        return subprocess.Popen(
-            list(argv),
-            cwd=working_dir,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            process_group=0,
-            preexec_fn=die_with_parent(os.getpid()),  # noqa: PLW1509 - called from the thread that lives longest
-        )
+    return subprocess.Popen(
+        list(argv),
+        cwd=working_dir,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        process_group=0,
+        # The main thread calls this: it lives as long as the agent, so the signal means its death.
+        preexec_fn=die_with_parent(os.getpid()),  # noqa: PLW1509
+    )
 
 
 def free_port(address: str) -> socket.socket:
-    """A bound socket: its port is free as long as it is held."""
-    holder = socket.socket()
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """A bound socket: its port is free as long as it is held. An address of another machine counts as any."""
     try:
-        holder.bind((address, 0))
-    except OSError:
-        holder.bind(("127.0.0.1", 0))
-    return holder
-
-
-def kill_all(ranks: Sequence[RankProcess]) -> None:
-    """SIGKILL for every running rank's process group."""
-    for rank in ranks:
-        if rank.running and rank.process is not None:
-            kill_group(rank.process.pid)
-
-
-def term_all(ranks: Sequence[RankProcess]) -> None:
-    """SIGTERM for every running rank itself: its children are its own to stop."""
-    for rank in ranks:
-        if rank.running and rank.process is not None and rank.process.alive():
-            os.kill(rank.process.pid, signal.SIGTERM)
-
-
-def now_ns() -> int:
-    """The node's clock."""
-    return time.time_ns()
+        last = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]) - 1
+    except (OSError, ValueError):
+        last = 32_767
+    tries = [random.randint(FIRST_PORT, last) for _ in range(NUM_TRIES)] if last > FIRST_PORT else []
+    for host in (address, ""):
+        for port in [*tries, 0]:
+            holder = socket.socket()
+            try:
+                holder.bind((host, port))
+            except OSError:
+                holder.close()
+                continue
+            return holder
+    raise OSError("no free port on this node")

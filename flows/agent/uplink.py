@@ -1,4 +1,4 @@
-"""The thread that talks to the portal: sends batches in order, brings answers back, waits while it is away."""
+"""The thread that talks to the portal: sends batches in order, brings answers back, outlasts outages."""
 
 import http.client
 import json
@@ -11,12 +11,16 @@ from urllib.parse import urlsplit
 
 from flows.agent.spool import Spool
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 10.0
 MAX_BACK_OFF_S = 2.0
+FIRST_POLL_S = 0.1
+# The only refusals after which an agent has nothing left to do. Anything else may be a portal in trouble.
+FENCED = ("stale-agent", "attempt-over")
+UNREADABLE = (400, 413, 422)
 
 
 class Uplink(threading.Thread):
-    """Posts reports. ``current`` gives the fields that are true now; the spool holds what must not be lost."""
+    """Posts reports. ``current`` gives what is true now; the spool holds what must not be lost."""
 
     def __init__(
         self,
@@ -26,17 +30,15 @@ class Uplink(threading.Thread):
         spool: Spool,
         current: Callable[[], dict[str, Any]],
         on_answer: Callable[[dict[str, Any]], None],
-        on_fenced: Callable[[int, str], None],
+        on_fenced: Callable[[str, str], None],
     ) -> None:
         super().__init__(name="uplink", daemon=True)
         self.address, self.token, self.spool = urlsplit(url), token, spool
         self.current, self.on_answer, self.on_fenced = current, on_answer, on_fenced
-        self.poll_s = 0.1
-        self.acknowledged = -1
+        self.acknowledged = 0
         self._kick = threading.Event()
         self._stop = threading.Event()
         self._connection: http.client.HTTPConnection | None = None
-        self.lock = threading.Lock()
 
     def kick(self) -> None:
         """Something happened: report now."""
@@ -49,33 +51,29 @@ class Uplink(threading.Thread):
 
     def run(self) -> None:
         """Until stopped or fenced."""
-        failures = 0
+        failures, poll_s = 0, FIRST_POLL_S
         while not self._stop.is_set():
+            self._kick.clear()
             status, answer = self._report()
-            if status == 200 and answer is not None:
+            if status == 200 and isinstance(answer.get("desired"), dict):
                 failures = 0
+                poll_s = float(answer.get("poll_s") or poll_s)
                 self.on_answer(answer)
-                with self.lock:
-                    more = len(self.spool) > 0
-                if more:
-                    continue
-                self._kick.wait(self.poll_s)
-                self._kick.clear()
-            elif status in (401, 404, 409, 410):
-                self.on_fenced(status, str((answer or {}).get("detail", "")))
+                if not len(self.spool):
+                    self._kick.wait(poll_s)
+            elif answer.get("code") in FENCED:
+                self.on_fenced(str(answer["code"]), str(answer.get("detail", "")))
                 return
             else:
-                if status in (400, 413) and answer is not None:
-                    self._drop_refused()
                 failures += 1
+                self.spool.sync()
                 self._stop.wait(min(MAX_BACK_OFF_S, 0.05 * 2**failures) * random.uniform(0.5, 1.0))
 
-    def _report(self) -> tuple[int, dict[str, Any] | None]:
-        with self.lock:
-            first = self.spool.first()
+    def _report(self) -> tuple[int, dict[str, Any]]:
+        first = self.spool.first()
         body = self.current()
         # A bare heartbeat repeats a number that was acknowledged: it stores nothing.
-        seq = max(0, self.acknowledged)
+        seq = self.acknowledged
         if first is not None:
             seq, batch = first
             body |= batch
@@ -84,39 +82,50 @@ class Uplink(threading.Thread):
         if status == 200:
             self.acknowledged = max(self.acknowledged, seq)
             if first is not None:
-                with self.lock:
-                    self.spool.remove(seq)
+                self.spool.remove(seq)
+        elif status in UNREADABLE and first is not None:
+            # It would be refused for ever: it must not hold up those behind it.
+            print(f"the portal cannot read batch {seq} ({status}): {answer.get('detail', '')}", flush=True)
+            self.spool.remove(seq, lost=True)
         return status, answer
 
-    def _drop_refused(self) -> None:
-        """A batch that the portal cannot read would be refused for ever: it must not hold up those behind it."""
-        with self.lock:
-            first = self.spool.first()
-            if first is not None:
-                self.spool.remove(first[0])
-                self.spool.num_lost += 1
-
-    def _post(self, body: dict[str, Any]) -> tuple[int, dict[str, Any] | None]:
+    def _post(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """The status and the answer's object; status 0 when the portal did not answer."""
+        data = json.dumps(body, separators=(",", ":")).encode()
+        reused = self._connection is not None
         try:
-            if self._connection is None:
-                kind = http.client.HTTPSConnection if self.address.scheme == "https" else http.client.HTTPConnection
-                self._connection = kind(self.address.hostname or "", self.address.port, timeout=TIMEOUT_S)
-            self._connection.request(
-                "POST",
-                "/api/v1/agent/report",
-                json.dumps(body, separators=(",", ":")).encode(),
-                {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
-            )
-            response = self._connection.getresponse()
-            data = response.read()
+            return self._exchange(data)
+        except (http.client.RemoteDisconnected, ConnectionError):
+            self._close()
+            if not reused:
+                return 0, {}
         except (OSError, http.client.HTTPException):
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-            return 0, None
+            self._close()
+            return 0, {}
         try:
-            answer = json.loads(data)
+            # The portal closes connections that were idle: that is no absence.
+            return self._exchange(data)
+        except (OSError, http.client.HTTPException):
+            self._close()
+            return 0, {}
+
+    def _exchange(self, data: bytes) -> tuple[int, dict[str, Any]]:
+        if self._connection is None:
+            secure = self.address.scheme == "https"
+            kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+            self._connection = kind(self.address.hostname or "", self.address.port, timeout=TIMEOUT_S)
+        path = f"{self.address.path.rstrip('/')}/api/v1/agent/report"
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
+        self._connection.request("POST", path, data, headers)
+        response = self._connection.getresponse()
+        text = response.read()
+        try:
+            answer = json.loads(text)
         except ValueError:
             answer = None
-        return response.status, answer if isinstance(answer, dict) else None
+        return response.status, answer if isinstance(answer, dict) else {}
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
