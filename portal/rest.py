@@ -15,7 +15,8 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
-from portal.errors import BadRequest, NotFound, PortalError, VersionConflict, VersionRequired
+from portal.accounts.models import User
+from portal.errors import BadRequest, Forbidden, NotFound, PortalError, VersionConflict, VersionRequired
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -84,9 +85,7 @@ def check_parameters(request: "Request", known: Collection[str]) -> None:
     """Refuse unknown query parameters: a typo must not list everything."""
     for name in request.query_params:
         if name not in known:
-            raise BadRequest(
-                f"Unknown query parameter {name!r}. Known here: {', '.join(sorted(known)) or 'none'}."
-            )
+            raise BadRequest(f"Unknown query parameter {name!r}. Known here: {', '.join(sorted(known)) or 'none'}.")
 
 
 def whole_number(request: "Request", name: str, default: int, *, least: int, most: int) -> int:
@@ -99,9 +98,7 @@ def whole_number(request: "Request", name: str, default: int, *, least: int, mos
     return int(text)
 
 
-def keyset_page(
-    request: "Request", rows: QuerySet[Row], *, show: Callable[[Row], dict[str, Any]]
-) -> Response:
+def keyset_page(request: "Request", rows: QuerySet[Row], *, show: Callable[[Row], dict[str, Any]]) -> Response:
     """One page of rows, newest id first: ``{items, next_cursor}``, and a Link header."""
     limit = whole_number(request, "limit", 50, least=1, most=MAX_PAGE)
     cursor = request.query_params.get("cursor")
@@ -145,6 +142,13 @@ def check_version(request: "Request", version: int) -> None:
         raise VersionConflict("Somebody changed this since you read it. Read it again and repeat your change.")
 
 
+def caller(request: "Request") -> User:
+    """The signed-in user. The permission classes have turned anybody else away before."""
+    if not isinstance(request.user, User):
+        raise Forbidden("Sign in first.")
+    return request.user
+
+
 def body_of(request: "Request") -> bytes:
     """The raw body, refused when too large."""
     from django.core.exceptions import RequestDataTooBig
@@ -163,5 +167,3 @@ class TooLarge(PortalError):
     code = "too-large"
     status = 413
     title = "The request is too large"
-
-

@@ -13,7 +13,7 @@ from portal.bodies import json_load
 from portal.cluster.models import Node, NodeState
 from portal.cluster.services import node_state_set
 from portal.errors import BadRequest, NotFound
-from portal.rest import body_of, check_parameters, etag_of
+from portal.rest import body_of, caller, check_parameters, etag_of
 
 ACTS = {"cordon": NodeState.CORDONED, "uncordon": NodeState.READY, "drain": NodeState.DRAINING}
 
@@ -40,7 +40,7 @@ class NodesView(APIView):
     def get(self, request: Request) -> Response:
         """All nodes by name."""
         check_parameters(request, ("gpu_type", "state"))
-        require(request.user, "node.read")
+        require(caller(request), "node.read")
         rows = Node.objects.all()
         for name in ("gpu_type", "state"):
             if name in request.query_params:
@@ -54,7 +54,7 @@ class NodeActView(APIView):
     @extend_schema(request=OpenApiTypes.OBJECT, responses={202: OpenApiTypes.OBJECT})
     def post(self, request: Request, name: str, act: str) -> Response:
         """Cordon, uncordon or drain, with a reason."""
-        require(request.user, "node.edit")
+        require(caller(request), "node.edit")
         node = Node.objects.filter(pk=name).first()
         if node is None:
             raise NotFound(f"There is no node {name!r}.")
@@ -65,7 +65,7 @@ class NodeActView(APIView):
             node=node,
             state=ACTS[act],
             reason=str(data.get("reason", "")),
-            user=request.user,
+            user=caller(request),
             version=node.version,
             now=timezone.now(),
         )

@@ -24,7 +24,9 @@ class NodeSpec(BaseModel):
     gpu_type: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,58}[a-z0-9])?$")]
     gpus: Annotated[int, Field(ge=1, le=1024)]
     address: Annotated[str, StringConstraints(max_length=255)] = "127.0.0.1"
-    labels: dict[Annotated[str, StringConstraints(max_length=60)], Annotated[str, StringConstraints(max_length=100)]] = {}
+    labels: dict[
+        Annotated[str, StringConstraints(max_length=60)], Annotated[str, StringConstraints(max_length=100)]
+    ] = {}
 
 
 class BadInventory(PortalError):
@@ -91,9 +93,7 @@ GONE = "no longer in the inventory"
 
 
 @transaction.atomic
-def node_state_set(
-    *, node: Node, state: NodeState, reason: str, user: User, version: int, now: datetime
-) -> Node:
+def node_state_set(*, node: Node, state: NodeState, reason: str, user: User, version: int, now: datetime) -> Node:
     """The node in its new state; refused when somebody else changed it since ``version``."""
     require(user, "node.edit")
     changed = Node.objects.filter(pk=node.pk, version=version).update(
@@ -102,7 +102,12 @@ def node_state_set(
     if changed != 1:
         raise VersionConflict(f"Node {node.name} was changed by somebody else. Look at it again.")
     event_record(
-        subject=node, verb=f"set_{state.value}", before=node.state, after=state.value, reason=reason, at=now,
+        subject=node,
+        verb=f"set_{state.value}",
+        before=node.state,
+        after=state.value,
+        reason=reason,
+        at=now,
         actor=user.username,
     )
     node.refresh_from_db()

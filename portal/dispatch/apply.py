@@ -34,9 +34,7 @@ class Applied:
     skipped: list[str] = field(default_factory=list)
 
 
-def plan_apply(
-    *, plan: Plan, epoch: int, now: datetime, lease: timedelta, reasons: bool = True
-) -> Applied:
+def plan_apply(*, plan: Plan, epoch: int, now: datetime, lease: timedelta, reasons: bool = True) -> Applied:
     """Start, preempt and explain as the plan says.
 
     A start that no longer fits (the job was cancelled, a node went away meanwhile) is skipped alone; the
@@ -69,9 +67,7 @@ def _start(job_id: str, placement: dict[str, int], now: datetime, applied: Appli
         with transaction.atomic():
             job = Job.objects.select_for_update().get(pk=job_id)
             attempt = attempt_start(job=job, placement=placement, now=now)
-            order = LaunchOrder.objects.create(
-                attempt=attempt, epoch=attempt.epoch, created_at=now, next_try_at=now
-            )
+            order = LaunchOrder.objects.create(attempt=attempt, epoch=attempt.epoch, created_at=now, next_try_at=now)
     except (PortalError, IntegrityError, Job.DoesNotExist) as error:
         log.warning("start_skipped", job=job_id, why=str(error))
         applied.skipped.append(job_id)
@@ -103,7 +99,9 @@ def _explain(plan: Plan, epoch: int, now: datetime, lease: timedelta) -> None:
         with transaction.atomic():
             lease_fence(epoch=epoch, now=now, length=lease)
             changed = []
-            for job in Job.objects.filter(pk__in=job_ids, state__in=[*JOB_PENDING, "held"]).only("pk", "pending_reason"):
+            for job in Job.objects.filter(pk__in=job_ids, state__in=[*JOB_PENDING, "held"]).only(
+                "pk", "pending_reason"
+            ):
                 code, detail = fresh[job.pk]
                 old = job.pending_reason or {}
                 new = {"code": code, "detail": detail, "planned_start_s": planned.get(job.pk)}

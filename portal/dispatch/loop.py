@@ -119,5 +119,3 @@ def stop_on_signals(dispatcher: Dispatcher) -> None:
     """SIGTERM and SIGINT end the loop after the pass that runs."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: dispatcher.stopping.set())
-
-

@@ -46,10 +46,9 @@ def attempt_sweep(*, attempt_id: str, now: datetime) -> bool:
         cause = _cause("time_limit", "time_limit", "fail_config", [f"time limit of {attempt.job.time_limit_s} s"])
         attempt_stop(attempt=attempt, outcome=AttemptState.FAILED, cause=cause, now=now, save=True)
         return True
-    if attempt.state == AttemptState.SAVING and attempt.stop_requested_at is not None:
-        if now > attempt.stop_requested_at + timedelta(seconds=attempt.grace_s) + GRACE_SLACK:
-            attempt_move(attempt=attempt, action=AttemptAction.STOP, now=now, reason="grace is over")
-            return True
+    if _grace_is_over(attempt, now):
+        attempt_move(attempt=attempt, action=AttemptAction.STOP, now=now, reason="grace is over")
+        return True
     if attempt.state not in GOING:
         return False
     silent = _silent_node(attempt, now)
@@ -62,6 +61,12 @@ def attempt_sweep(*, attempt_id: str, now: datetime) -> bool:
         gang_break(attempt=attempt, cause=cause, nodes_alive=False, now=now)
         return True
     return False
+
+
+def _grace_is_over(attempt: Attempt, now: datetime) -> bool:
+    if attempt.state != AttemptState.SAVING or attempt.stop_requested_at is None:
+        return False
+    return now > attempt.stop_requested_at + timedelta(seconds=attempt.grace_s) + GRACE_SLACK
 
 
 def _cause(class_: str, code: str, action: str, evidence: list[str]) -> dict[str, Any]:

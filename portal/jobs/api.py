@@ -18,7 +18,7 @@ from portal.errors import BadRequest, NotFound
 from portal.jobs import logs, queries, services
 from portal.jobs.lifecycle import JOB_FINAL, JobState
 from portal.jobs.models import Attempt, Checkpoint, Job, Rank
-from portal.rest import body_of, check_parameters, keyset_page, whole_number
+from portal.rest import body_of, caller, check_parameters, keyset_page, whole_number
 
 MAX_WAIT_S = 60
 LIST_FILTERS = ("state", "team", "user", "gpu_type", "label", "limit", "cursor")
@@ -41,7 +41,7 @@ class JobsView(APIView):
     def get(self, request: Request) -> Response:
         """Jobs, newest first."""
         check_parameters(request, LIST_FILTERS)
-        rows = queries.jobs_visible_to(request.user)
+        rows = queries.jobs_visible_to(caller(request))
         given = request.query_params
         if "state" in given:
             states = given["state"].split(",")
@@ -66,7 +66,7 @@ class JobsView(APIView):
         key = request.headers.get("Idempotency-Key", "")
         if len(key) > 255:
             raise BadRequest("An Idempotency-Key has at most 255 characters.")
-        job, replayed = services.job_submit(user=request.user, data=read_spec(request), now=timezone.now(), key=key)
+        job, replayed = services.job_submit(user=caller(request), data=read_spec(request), now=timezone.now(), key=key)
         response = Response(queries.job_detail_json(job), status=201)
         response["Location"] = f"/api/v1/jobs/{job.pk}"
         if replayed:
@@ -81,7 +81,7 @@ class JobView(APIView):
     def get(self, request: Request, job_id: str) -> Response:
         """One job. ``?wait=60&until=terminal`` answers when it has ended, or after that many seconds."""
         check_parameters(request, ("wait", "until"))
-        return Response(queries.job_detail_json(queries.job_find(request.user, job_id)))
+        return Response(queries.job_detail_json(queries.job_find(caller(request), job_id)))
 
 
 _job_view = JobView.as_view()
@@ -115,23 +115,23 @@ class JobActView(APIView):
     @extend_schema(request=OpenApiTypes.OBJECT, responses={202: OpenApiTypes.OBJECT})
     def post(self, request: Request, job_id: str, act: str) -> Response:
         """Cancel, hold, release; or resume as a new job from a checkpoint: ``{"checkpoint": id}``."""
-        job = queries.job_find(request.user, job_id)
+        job = queries.job_find(caller(request), job_id)
         now = timezone.now()
         data = json_load(body_of(request) or b"{}")
         if not isinstance(data, dict):
             raise BadRequest("The body of an act is an object.")
         if act == "cancel":
-            job = services.job_cancel(job=job, user=request.user, now=now, reason=str(data.get("reason", "")))
+            job = services.job_cancel(job=job, user=caller(request), now=now, reason=str(data.get("reason", "")))
         elif act == "hold":
-            job = services.job_hold(job=job, user=request.user, now=now)
+            job = services.job_hold(job=job, user=caller(request), now=now)
         elif act == "release":
-            job = services.job_release(job=job, user=request.user, now=now)
+            job = services.job_release(job=job, user=caller(request), now=now)
         else:
             job = services.job_resume(
-                job=job, user=request.user, checkpoint_id=str(data.get("checkpoint", "")), now=now
+                job=job, user=caller(request), checkpoint_id=str(data.get("checkpoint", "")), now=now
             )
             return Response(queries.job_detail_json(job), status=201)
-        return Response(queries.job_json(queries.job_find(request.user, job.pk)), status=202)
+        return Response(queries.job_json(queries.job_find(caller(request), job.pk)), status=202)
 
 
 class TimelineView(APIView):
@@ -140,7 +140,7 @@ class TimelineView(APIView):
     @extend_schema(responses=OpenApiTypes.OBJECT)
     def get(self, request: Request, job_id: str) -> Response:
         """The instants from submission to the first step, and each restart."""
-        return Response(queries.job_timeline(queries.job_find(request.user, job_id)))
+        return Response(queries.job_timeline(queries.job_find(caller(request), job_id)))
 
 
 class MetricsView(APIView):
@@ -150,16 +150,14 @@ class MetricsView(APIView):
     def get(self, request: Request, job_id: str) -> Response:
         """Series by name, thinned on the server: ``[step, t_ns, min, mean, max]``."""
         check_parameters(request, ("names", "points", "after_step"))
-        job = queries.job_find(request.user, job_id)
+        job = queries.job_find(caller(request), job_id)
         points = whole_number(request, "points", 500, least=1, most=20_000)
         after = whole_number(request, "after_step", -1, least=-1, most=2**53)
         known = queries.metric_names(job)
         names = request.query_params.get("names")
         wanted = names.split(",") if names else known
         series = {
-            name: queries.metric_points(job, name, points=points, after_step=after)
-            for name in wanted
-            if name in known
+            name: queries.metric_points(job, name, points=points, after_step=after) for name in wanted if name in known
         }
         return Response({"names": known, "series": series})
 
@@ -171,7 +169,7 @@ class LogsView(APIView):
     def get(self, request: Request, job_id: str) -> Response:
         """The last lines of one rank's stdout or stderr."""
         check_parameters(request, ("attempt", "rank", "stream", "restart", "tail", "q"))
-        job = queries.job_find(request.user, job_id)
+        job = queries.job_find(caller(request), job_id)
         attempt = _attempt_of(job, request.query_params.get("attempt"))
         restart = whole_number(request, "restart", -1, least=-1, most=1_000_000)
         row = logs.log_find(
@@ -203,7 +201,7 @@ class CheckpointsView(APIView):
     @extend_schema(responses=OpenApiTypes.OBJECT)
     def get(self, request: Request, job_id: str) -> Response:
         """The job's checkpoints, newest step first."""
-        job = queries.job_find(request.user, job_id)
+        job = queries.job_find(caller(request), job_id)
         rows = Checkpoint.objects.filter(job=job)
         return Response({"items": [queries.checkpoint_json(row) for row in rows]})
 
@@ -214,7 +212,7 @@ class AttemptView(APIView):
     @extend_schema(responses=OpenApiTypes.OBJECT)
     def get(self, request: Request, attempt_id: str) -> Response:
         """One attempt with its restarts and nodes."""
-        return Response(queries.attempt_json(queries.attempt_find(request.user, attempt_id)))
+        return Response(queries.attempt_json(queries.attempt_find(caller(request), attempt_id)))
 
 
 class RanksView(APIView):
@@ -224,10 +222,8 @@ class RanksView(APIView):
     def get(self, request: Request, attempt_id: str) -> Response:
         """The ranks of the current restart, or of the one asked for."""
         check_parameters(request, ("restart",))
-        attempt = queries.attempt_find(request.user, attempt_id)
-        require(request.user, "job.read", attempt.job.team)
+        attempt = queries.attempt_find(caller(request), attempt_id)
+        require(caller(request), "job.read", attempt.job.team)
         restart = whole_number(request, "restart", attempt.restart, least=0, most=1_000_000)
         rows = Rank.objects.filter(attempt=attempt, restart=restart)
         return Response({"restart": restart, "items": [queries.rank_json(row) for row in rows]})
-
-

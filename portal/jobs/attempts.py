@@ -51,9 +51,7 @@ class AgentView:
 
 def attempt_lock(attempt_id: str) -> Attempt:
     """The attempt's row, locked until the transaction ends: its reports are handled one after the other."""
-    attempt = (
-        Attempt.objects.select_for_update(of=("self",)).select_related("job").filter(pk=attempt_id).first()
-    )
+    attempt = Attempt.objects.select_for_update(of=("self",)).select_related("job").filter(pk=attempt_id).first()
     if attempt is None:
         raise NotFound(f"There is no attempt {attempt_id}.")
     return attempt
@@ -69,9 +67,7 @@ def _of_epoch(attempt_id: str, epoch: int) -> Attempt:
 
 
 @transaction.atomic
-def attempt_claim(
-    *, attempt_id: str, epoch: int, flow_run_id: str, holder: str, now: datetime
-) -> dict[str, Any]:
+def attempt_claim(*, attempt_id: str, epoch: int, flow_run_id: str, holder: str, now: datetime) -> dict[str, Any]:
     """The launch plan, for the one flow that claims this epoch first."""
     attempt = _of_epoch(attempt_id, epoch)
     if attempt.flow_holder and attempt.flow_holder != holder:
@@ -186,9 +182,7 @@ def gang_restart_after_agent_loss(attempt: Attempt, lost: Sequence[AttemptNode],
 
 
 @transaction.atomic
-def agent_launch(
-    *, attempt_id: str, epoch: int, node: str, now: datetime
-) -> dict[str, Any]:
+def agent_launch(*, attempt_id: str, epoch: int, node: str, now: datetime) -> dict[str, Any]:
     """The next generation's number and token for one node. Older agents of the node are fenced from here on."""
     attempt = _of_epoch(attempt_id, epoch)
     part = attempt.nodes.filter(node_id=node).first()
@@ -199,9 +193,7 @@ def agent_launch(
     part.seen_at = None
     part.agent_state, part.agent_restart, part.ready_restart = "", -1, -1
     part.save()
-    event_record(
-        subject=attempt, verb="agent_launch", after={"node": node, "generation": part.generation}, at=now
-    )
+    event_record(subject=attempt, verb="agent_launch", after={"node": node, "generation": part.generation}, at=now)
     identity = AgentIdentity(attempt.pk, node, part.generation)
     return {
         "generation": part.generation,
@@ -211,9 +203,7 @@ def agent_launch(
 
 
 @transaction.atomic
-def attempt_settle(
-    *, attempt_id: str, epoch: int, gone: bool, checkpoint: dict[str, Any] | None, now: datetime
-) -> str:
+def attempt_settle(*, attempt_id: str, epoch: int, gone: bool, checkpoint: dict[str, Any] | None, now: datetime) -> str:
     """The attempt's final state: terminal, GPUs and quota given back, and the job moved on, all at once."""
     attempt = _of_epoch(attempt_id, epoch)
     if not gone:

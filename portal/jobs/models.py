@@ -217,9 +217,7 @@ class Rank(models.Model):
 
     class Meta:
         ordering = ("attempt_id", "restart", "rank")
-        constraints = (
-            models.UniqueConstraint(fields=("attempt", "restart", "rank"), name="rank_once_per_restart"),
-        )
+        constraints = (models.UniqueConstraint(fields=("attempt", "restart", "rank"), name="rank_once_per_restart"),)
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.attempt_id}"

@@ -53,9 +53,7 @@ def after_failure(
         return Next(Verdict.RETRY, "Not the job's fault: no retry is used up.", failures_without_progress, exclude)
     limit = min(max_retries, 1) if action == "stop_unknown_then_retry_once" else max_retries
     if failures > limit:
-        return Next(
-            Verdict.FAIL, f"It failed {failures} times without a new step or checkpoint in between.", failures
-        )
+        return Next(Verdict.FAIL, f"It failed {failures} times without a new step or checkpoint in between.", failures)
     if action == "quarantine_node" and node:
         return Next(Verdict.RETRY, f"Node {node} is suspect.", failures, (node,), node)
     if action == "retry_exclude_node" and node:
@@ -77,7 +75,9 @@ class RankEnd:
     @property
     def finished(self) -> bool:
         """It did all its work. Its exit record outranks the exit code: teardown may abort afterwards."""
-        return self.exited and (self.record_status == "finished" or (self.record_status is None and self.exit_code == 0))
+        return self.exited and (
+            self.record_status == "finished" or (self.record_status is None and self.exit_code == 0)
+        )
 
     @property
     def stopped(self) -> bool:

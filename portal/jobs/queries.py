@@ -140,9 +140,7 @@ def job_timeline(job: Job) -> dict[str, Any]:
         "first_rank_at": time_text(start.first_rank_at) if start else None,
         "first_step_at": time_text(start.first_step_at) if start else None,
         "ended_at": time_text(job.ended_at),
-        "restarts": [
-            {"attempt": a.pk, **restart_json(r)} for a in attempts for r in a.restarts.all()
-        ],
+        "restarts": [{"attempt": a.pk, **restart_json(r)} for a in attempts for r in a.restarts.all()],
     }
 
 

@@ -34,9 +34,7 @@ class Steps:
     last_step_at: datetime | None = None
 
 
-def ranks_store(
-    attempt: Attempt, node: str, ranks: Sequence[Mapping[str, Any]], tails: Mapping[str, str]
-) -> None:
+def ranks_store(attempt: Attempt, node: str, ranks: Sequence[Mapping[str, Any]], tails: Mapping[str, str]) -> None:
     """One row per rank of the current restart; reports about older restarts fill in their ends."""
     for row in ranks:
         restart = int(row.get("restart", attempt.restart))
@@ -84,9 +82,7 @@ def _checkpoint_store(attempt: Attempt, record: Mapping[str, Any]) -> None:
     """Follow a checkpoint from its first byte to durable, and what is found out about it later."""
     event, path = record.get("event"), str(record.get("path") or "")
     if event == "restored":
-        Restart.objects.filter(attempt=attempt, number=record["restart"]).update(
-            resumed_step=record.get("step")
-        )
+        Restart.objects.filter(attempt=attempt, number=record["restart"]).update(resumed_step=record.get("step"))
         Checkpoint.objects.filter(job_id=attempt.job_id, path=path).update(state=Checkpoint.State.VERIFIED)
         return
     states = {

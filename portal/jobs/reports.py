@@ -74,9 +74,7 @@ def agent_report(*, identity: AgentIdentity, report: Report, now: datetime) -> d
 
 def _new_incarnation(attempt: Attempt, part: AttemptNode, report: Report, now: datetime) -> None:
     """Another agent process speaks for the node now: ranks of the one before died with it."""
-    orphans = Rank.objects.filter(
-        attempt=attempt, restart=attempt.restart, node_id=part.node_id, state="running"
-    )
+    orphans = Rank.objects.filter(attempt=attempt, restart=attempt.restart, node_id=part.node_id, state="running")
     died = part.incarnation != "" and orphans.update(state="exited", exit_code=-9, ended_at=now) > 0
     part.incarnation = report.incarnation
     part.agent_started_at = now

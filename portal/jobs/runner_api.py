@@ -64,9 +64,7 @@ class LaunchView(FlowView):
     def post(self, request: Request, attempt_id: str, node: str) -> Response:
         """The next generation and its token."""
         epoch = report_schema.read_epoch(json_load(body_of(request)))
-        return Response(
-            attempts.agent_launch(attempt_id=attempt_id, epoch=epoch, node=node, now=timezone.now())
-        )
+        return Response(attempts.agent_launch(attempt_id=attempt_id, epoch=epoch, node=node, now=timezone.now()))
 
 
 class SettleView(FlowView):
@@ -107,4 +105,6 @@ class AgentReportView(APIView):
         if size > settings.AGENT_REPORT_MAX_BYTES:
             raise TooLarge("The report is too large: send it in smaller batches.")
         report = report_schema.read_report(json_load(request.stream.read(size) if request.stream else b""))
-        return Response(agent_report(identity=request.auth, report=report, now=timezone.now()))
+        identity = request.auth
+        assert isinstance(identity, AgentIdentity), "AgentAuthentication is this view's only one"
+        return Response(agent_report(identity=identity, report=report, now=timezone.now()))

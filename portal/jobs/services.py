@@ -53,9 +53,7 @@ class KeyReused(PortalError):
 
 
 @transaction.atomic
-def job_move(
-    *, job: Job, action: JobAction, now: datetime, actor: str = "portal", reason: str = ""
-) -> JobState:
+def job_move(*, job: Job, action: JobAction, now: datetime, actor: str = "portal", reason: str = "") -> JobState:
     """The job's new state, after the one step that the table allows for this action."""
     old = JobState(job.state)
     new = next_job_state(old, action)
@@ -69,9 +67,7 @@ def job_move(
     # The update names the state that we read: of two processes that race, one gets JobMoved.
     if Job.objects.filter(pk=job.pk, state=old).update(**values) != 1:
         raise JobMoved(f"Job {job.pk} was changed by somebody else at this moment. Look at it again.")
-    event_record(
-        subject=job, verb=action.value, before=old.value, after=new.value, actor=actor, reason=reason, at=now
-    )
+    event_record(subject=job, verb=action.value, before=old.value, after=new.value, actor=actor, reason=reason, at=now)
     for name, value in values.items():
         setattr(job, name, value)
     return new
@@ -113,10 +109,7 @@ def job_submit(
         earlier = IdempotencyRecord.objects.filter(user=user, route=route, key=key).first()
         if earlier is not None:
             return _replay(earlier, digest), True
-    spec, normal = spec_parse(data)
-    queue = _queue_of(user, spec)
-    _check_fits(spec, queue)
-    resume = _resume_of(spec, queue.team)
+    spec, normal, queue, resume = job_check(user=user, data=data)
     job = Job(
         name=spec.name,
         team=queue.team,
@@ -153,6 +146,14 @@ def job_submit(
     event_record(subject=job, verb="submit", after=job.state, actor=user.username, reason=source, at=now)
     wake_scheduler()
     return job, False
+
+
+def job_check(*, user: User, data: Any) -> tuple[JobSpec, dict[str, Any], Queue, str]:
+    """What a submission would become: spec, its normal form, queue, resume. Refused as ``job_submit`` refuses."""
+    spec, normal = spec_parse(data)
+    queue = _queue_of(user, spec)
+    _check_fits(spec, queue)
+    return spec, normal, queue, _resume_of(spec, queue.team)
 
 
 def _replay(record: IdempotencyRecord, digest: str) -> Job:
@@ -328,28 +329,20 @@ def attempt_start(*, job: Job, placement: Mapping[str, int], now: datetime) -> A
         [AttemptNode(attempt=attempt, node_id=name, node_rank=rank) for rank, name in enumerate(names)]
     )
     Restart.objects.create(attempt=attempt, number=0, began_at=now, max_step_before=job.max_step)
-    changed = Quota.objects.filter(queue_id=job.queue_id, gpu_type=job.gpu_type).update(
-        used=F("used") + len(rows)
-    )
+    changed = Quota.objects.filter(queue_id=job.queue_id, gpu_type=job.gpu_type).update(used=F("used") + len(rows))
     if changed != 1:
         raise JobMoved(f"Queue {job.queue_id} lost its quota for {job.gpu_type}.")
-    event_record(
-        subject=attempt, verb="allocate", after=dict(placement), at=now, team_id=job.team_id
-    )
+    event_record(subject=attempt, verb="allocate", after=dict(placement), at=now, team_id=job.team_id)
     return attempt
 
 
 @transaction.atomic
-def attempt_stop(
-    *, attempt: Attempt, outcome: AttemptState, cause: dict[str, Any], now: datetime, save: bool
-) -> None:
+def attempt_stop(*, attempt: Attempt, outcome: AttemptState, cause: dict[str, Any], now: datetime, save: bool) -> None:
     """Decide how a live attempt ends. The first decision stays; its processes are stopped next."""
     if attempt.outcome or attempt.state in ATTEMPT_FINAL:
         return
     attempt.outcome, attempt.cause, attempt.stop_requested_at = outcome, cause, now
-    Attempt.objects.filter(pk=attempt.pk, outcome="").update(
-        outcome=outcome, cause=cause, stop_requested_at=now
-    )
+    Attempt.objects.filter(pk=attempt.pk, outcome="").update(outcome=outcome, cause=cause, stop_requested_at=now)
     action = AttemptAction.STOP
     if save and attempt.state == AttemptState.RUNNING:
         action = AttemptAction.SAVE

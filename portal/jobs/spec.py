@@ -34,9 +34,7 @@ class CommandWorkload(_Part):
     """A program of the user's, started once per rank. An argument list, never a shell string."""
 
     kind: Literal["command"]
-    argv: Annotated[
-        list[Annotated[str, StringConstraints(max_length=4096)]], Field(min_length=1, max_length=256)
-    ]
+    argv: Annotated[list[Annotated[str, StringConstraints(max_length=4096)]], Field(min_length=1, max_length=256)]
     working_dir: Annotated[str, StringConstraints(min_length=1, max_length=500)]
 
     @field_validator("argv")
@@ -114,9 +112,7 @@ def spec_parse(data: Any) -> tuple[JobSpec, dict[str, Any]]:
     normal = spec.model_dump(mode="json") if spec else {}
     if spec is not None and isinstance(spec.workload, TrainerWorkload):
         try:
-            TrainerConfig.parse(
-                spec.workload.config, world_size=spec.nodes * spec.gpus_per_node, nodes=spec.nodes
-            )
+            TrainerConfig.parse(spec.workload.config, world_size=spec.nodes * spec.gpus_per_node, nodes=spec.nodes)
         except ConfigError as error:
             errors += [
                 FieldError(f"/workload/config{pointer}", "trainer-config", sentence)

@@ -40,9 +40,7 @@ class RankWindow(models.Model):
     seconds = models.JSONField()
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(fields=("attempt", "rank", "restart", "n"), name="window_once"),
-        )
+        constraints = (models.UniqueConstraint(fields=("attempt", "rank", "restart", "n"), name="window_once"),)
 
     def __str__(self) -> str:
         return f"window {self.n} of rank {self.rank}"

@@ -13,7 +13,7 @@ from portal.bodies import json_load
 from portal.errors import FieldError, InvalidSpec, NotFound
 from portal.quotas.models import Quota
 from portal.quotas.services import LimitChange, limits_json, quota_change
-from portal.rest import body_of, check_parameters, check_version, etag_of
+from portal.rest import body_of, caller, check_parameters, check_version, etag_of
 
 
 def quota_json(quota: Quota) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class QuotasView(APIView):
     def get(self, request: Request) -> Response:
         """All limits: who may use how much is no secret inside a cluster."""
         check_parameters(request, ("queue", "gpu_type"))
-        require(request.user, "queue.read")
+        require(caller(request), "queue.read")
         rows = Quota.objects.select_related("queue", "cohort").order_by("queue__name", "cohort_id", "gpu_type")
         if "queue" in request.query_params:
             rows = rows.filter(queue__name=request.query_params["queue"])
@@ -53,20 +53,20 @@ class QuotaView(APIView):
     @extend_schema(responses=OpenApiTypes.OBJECT)
     def get(self, request: Request, quota_id: int) -> Response:
         """One limit with its ETag."""
-        require(request.user, "queue.read")
+        require(caller(request), "queue.read")
         return _with_etag(_find(quota_id))
 
     @extend_schema(request=OpenApiTypes.OBJECT, responses=OpenApiTypes.OBJECT)
     def put(self, request: Request, quota_id: int) -> Response:
         """Change the limits; ``If-Match`` is required."""
-        require(request.user, "quota.edit")
+        require(caller(request), "quota.edit")
         quota = _find(quota_id)
         check_version(request, quota.version)
         change, reason = read_change(json_load(body_of(request)))
         quota = quota_change(
             quota=quota,
             change=change,
-            user=request.user,
+            user=caller(request),
             version=quota.version,
             now=timezone.now(),
             reason=reason,
@@ -93,7 +93,9 @@ def read_change(data: Any) -> tuple[LimitChange, str]:
         raise InvalidSpec("A change of a quota is an object with nominal, borrow_limit and lend_limit.")
     known = {"nominal", "borrow_limit", "lend_limit", "reason"}
     errors = [
-        FieldError(f"/{name}", "unknown-field", f"{name!r} is not a field of a quota. Known: {', '.join(sorted(known))}.")
+        FieldError(
+            f"/{name}", "unknown-field", f"{name!r} is not a field of a quota. Known: {', '.join(sorted(known))}."
+        )
         for name in data
         if name not in known
     ]

@@ -5,7 +5,11 @@ from django.db import models
 from portal import ids
 from portal.accounts.models import Team
 
-WITHIN_QUEUE = (("never", "never"), ("lower_priority", "lower priority"), ("lower_or_newer_equal", "lower, or equal and newer"))
+WITHIN_QUEUE = (
+    ("never", "never"),
+    ("lower_priority", "lower priority"),
+    ("lower_or_newer_equal", "lower, or equal and newer"),
+)
 RECLAIM = (("never", "never"), ("lower_priority", "lower priority"), ("any", "any"))
 BORROW = (("never", "never"), ("lower_priority", "lower priority"))
 

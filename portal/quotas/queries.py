@@ -26,9 +26,9 @@ def queue_potential(queue: Queue, gpu_type: str) -> int | None:
     if own is None:
         return None
     cohorts = {c.pk: c for c in Cohort.objects.all()}
-    cohort_of = dict(Queue.objects.values_list("pk", "cohort_id"))
-    at_cohort = {q.cohort_id: _limits(q) for q in quotas if q.cohort_id}
-    at_queue = {q.queue_id: _limits(q) for q in quotas if q.queue_id}
+    cohort_of: dict[str, str | None] = {q.pk: q.cohort_id for q in Queue.objects.all()}
+    at_cohort = {str(q.cohort_id): _limits(q) for q in quotas if q.cohort_id}
+    at_queue = {str(q.queue_id): _limits(q) for q in quotas if q.queue_id}
     tree = _Tree(cohorts, cohort_of, at_cohort, at_queue)
     return tree.queue_potential(queue.pk)
 
@@ -42,8 +42,8 @@ class _Tree:
         self,
         cohorts: dict[str, Cohort],
         cohort_of: dict[str, str | None],
-        at_cohort: dict[str | None, Limits],
-        at_queue: dict[str | None, Limits],
+        at_cohort: dict[str, Limits],
+        at_queue: dict[str, Limits],
     ) -> None:
         self.cohorts, self.cohort_of, self.at_cohort, self.at_queue = cohorts, cohort_of, at_cohort, at_queue
 

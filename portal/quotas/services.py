@@ -30,9 +30,7 @@ class LimitChange:
         for name in ("nominal", "borrow_limit", "lend_limit"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= MAX_LIMIT:
-                found.append(
-                    FieldError(f"/{name}", "out-of-range", f"{name} must be between 0 and {MAX_LIMIT}.")
-                )
+                found.append(FieldError(f"/{name}", "out-of-range", f"{name} must be between 0 and {MAX_LIMIT}."))
         return found
 
 
@@ -66,16 +64,12 @@ def quota_change(
             f"The quota of {quota.owner_name} for {quota.gpu_type} was changed by somebody else. Look at it again."
         )
     quota.refresh_from_db()
-    event_record(
-        subject=quota, verb="change", before=before, after=values, reason=reason, at=now, actor=user.username
-    )
+    event_record(subject=quota, verb="change", before=before, after=values, reason=reason, at=now, actor=user.username)
     return quota
 
 
 @transaction.atomic
-def team_create(
-    *, name: str, limits: dict[str, LimitChange], cohort: str | None, now: datetime, actor: str
-) -> Team:
+def team_create(*, name: str, limits: dict[str, LimitChange], cohort: str | None, now: datetime, actor: str) -> Team:
     """A team with one queue of the same name and its limits. An existing team gets the limits that it lacks."""
     faults = [fault for change in limits.values() for fault in change.faults()]
     if faults:
@@ -97,9 +91,7 @@ def team_create(
             },
         )
         if new:
-            event_record(
-                subject=quota, verb="create", after=limits_json(quota), at=now, actor=actor, team_id=team.pk
-            )
+            event_record(subject=quota, verb="create", after=limits_json(quota), at=now, actor=actor, team_id=team.pk)
     if made:
         event_record(subject=team, verb="create", after=name, at=now, actor=actor)
     return team

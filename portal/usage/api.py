@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from portal.errors import BadRequest
-from portal.rest import check_parameters
+from portal.rest import caller, check_parameters
 from portal.usage.models import Cause
 from portal.usage.report import GROUPS, UsageRow, entries_visible_to, held_gpu_ns, usage_by
 
@@ -36,7 +36,7 @@ class UsageView(APIView):
         if group not in GROUPS:
             raise BadRequest(f"group_by must be one of {', '.join(GROUPS)}.")
         rows = entries_visible_to(
-            request.user,
+            caller(request),
             read_day(request.query_params.get("from"), "from"),
             read_day(request.query_params.get("to"), "to"),
         )

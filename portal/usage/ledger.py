@@ -55,9 +55,7 @@ def marks_of(restarts: Sequence[RestartSpan], *, held_ns: int, stop_ns: int | No
     return sorted(marks, key=lambda m: m.at_ns)
 
 
-def gpu_time(
-    held: tuple[int, int], windows: Iterable[Window], marks: Sequence[Mark]
-) -> dict[tuple[int, str], int]:
+def gpu_time(held: tuple[int, int], windows: Iterable[Window], marks: Sequence[Mark]) -> dict[tuple[int, str], int]:
     """Nanoseconds by (day since 1970 in UTC, cause) of one GPU; they sum to ``held[1] - held[0]`` exactly."""
     start, end = held
     totals: dict[tuple[int, str], int] = {}
@@ -92,9 +90,7 @@ def _add_gap(totals: dict[tuple[int, str], int], start: int, end: int, marks: Se
         cursor, cause = at, following
 
 
-def _add_shares(
-    totals: dict[tuple[int, str], int], start: int, end: int, seconds: Mapping[str, float]
-) -> None:
+def _add_shares(totals: dict[tuple[int, str], int], start: int, end: int, seconds: Mapping[str, float]) -> None:
     """Split a stretch in proportion to its seconds; the largest share takes what rounding leaves."""
     length, whole = end - start, sum(seconds.values())
     if whole <= 0:

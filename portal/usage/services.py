@@ -79,13 +79,11 @@ def _windows_by_gpu(attempt: Attempt) -> dict[tuple[str, int], list[Window]]:
     per_node = attempt.job.gpus_per_node
     found: dict[tuple[str, int], list[Window]] = {}
     for row in RankWindow.objects.filter(attempt=attempt).order_by("from_ns"):
-        node = parts.get(row.rank // per_node)
+        owner = parts.get(row.rank // per_node)
         local = row.rank % per_node
-        if node is None or local >= len(indices.get(node, ())):
+        if owner is None or local >= len(indices.get(owner, ())):
             continue
-        found.setdefault((node, indices[node][local]), []).append(
-            Window(row.from_ns, row.to_ns, row.seconds)
-        )
+        found.setdefault((owner, indices[owner][local]), []).append(Window(row.from_ns, row.to_ns, row.seconds))
     return found
 
 

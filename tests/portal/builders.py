@@ -50,9 +50,7 @@ def member(name: str, of: Team, role: str = "member") -> User:
 def nodes(**sizes: int) -> list[Node]:
     """Nodes by name and number of GPUs."""
     return [
-        Node.objects.get_or_create(
-            name=name, defaults={"gpu_type": "cpu-sim", "num_gpus": gpus, "state_since": NOW}
-        )[0]
+        Node.objects.get_or_create(name=name, defaults={"gpu_type": "cpu-sim", "num_gpus": gpus, "state_since": NOW})[0]
         for name, gpus in sizes.items()
     ]
 

@@ -34,9 +34,7 @@ def test_two_schedulers_start_each_job_once_and_overbook_no_node() -> None:
     host, port = settings["HOST"], settings["PORT"]
     url = f"postgresql://{settings['USER']}:{settings['PASSWORD']}@:{port}/{settings['NAME']}?host={host}"
     environment = {**os.environ, "TRAINYARD_DATABASE_URL": url, "TRAINYARD_LEASE_S": "2"}
-    pair = [
-        subprocess.Popen([sys.executable, "manage.py", "dispatch"], cwd=ROOT, env=environment) for _ in range(2)
-    ]
+    pair = [subprocess.Popen([sys.executable, "manage.py", "dispatch"], cwd=ROOT, env=environment) for _ in range(2)]
     try:
         deadline = time.monotonic() + 120
         while Attempt.objects.count() < 200 and time.monotonic() < deadline:

@@ -34,9 +34,7 @@ def gang() -> make.Gang:
 def beat(gang: make.Gang, **alive: bool) -> dict[str, object]:
     attempt = gang.attempt
     views = [AgentView(n, g, alive.get(n, True)) for n, g in gang.generations.items()]
-    return attempt_heartbeat(
-        attempt_id=attempt.pk, epoch=attempt.epoch, agents=views, problem=None, now=gang.now
-    )
+    return attempt_heartbeat(attempt_id=attempt.pk, epoch=attempt.epoch, agents=views, problem=None, now=gang.now)
 
 
 def settle(gang: make.Gang) -> str:

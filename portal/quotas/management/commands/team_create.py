@@ -33,9 +33,7 @@ class Command(BaseCommand):
                 raise CommandError(f"--quota {text!r} is not TYPE=GPUS, such as h100=8.")
             limits[gpu_type] = LimitChange(int(count), None, None)
         now = timezone.now()
-        team = team_create(
-            name=options["name"], limits=limits, cohort=options["cohort"], now=now, actor="command line"
-        )
+        team = team_create(name=options["name"], limits=limits, cohort=options["cohort"], now=now, actor="command line")
         for text in options["member"]:
             username, _, role = text.partition(":")
             member_set(team=team, username=username, role=role or "member", now=now, actor="command line")
