@@ -80,14 +80,18 @@ class _Search:
         """Whether borrowing is allowed, attempt by attempt."""
         if not self.claim.may_borrow:
             return (False,)
-        foreign = _any(self.of_others(self.structural)) or _any(self.of_others(self.others))
+        structural = self._has_victims(self.structural)
+        foreign = structural or self._has_victims(self.others)
         if not foreign:
             return (True,) if _any(self.own()) else ()
         if self.borrow_forbidden and not self.under_nominal:
             return (True,)
-        if self.borrow_forbidden and not _any(self.of_others(self.structural)):
+        if self.borrow_forbidden and not structural:
             return (False, True)
         return (True, False)
+
+    def _has_victims(self, queues: Sequence[tuple[int, int]]) -> bool:
+        return any(_any(self._of_queue(queue, meeting)) for queue, meeting in queues)
 
     def run(self, borrow: bool) -> Room | None:
         """Remove victims in order until the claim fits; the view is left as it was found."""

@@ -62,6 +62,17 @@ def judge(world: World, request: Request) -> Verdict:
     return best
 
 
+def current_height(world: World, request: Request) -> int:
+    """The least borrow height of the request as things are, over its GPU types."""
+    kind, tree = request.kind, world.tree
+    heights = [
+        tree.borrow_height(limits, world.usage[gpu_type], kind.queue, kind.size)[0]
+        for gpu_type in kind.gpu_types
+        if (limits := tree.types.get(gpu_type)) is not None and limits.listed[kind.queue]
+    ]
+    return min(heights, default=0)
+
+
 def least_height(world: World, request: Request) -> int:
     """A lower bound of the borrow height of the request's verdict, found without a search.
 

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from scheduler.judge import Verdict, judge, least_height
+from scheduler.judge import Verdict, current_height, judge, least_height
 from scheduler.prospects import Prospects
 from scheduler.requests import JobClass, QueueWork, Request
 from scheduler.world import World
@@ -60,7 +60,9 @@ class PriorityLine:
     may also fall (they may evict, or change their GPU type) start again from their lower bound after
     each change, and all that victims concern after each departure.
 
-    A hopeless job keeps its turn in one respect: jobs behind it wait until that turn has passed.
+    With many jobs (`skip`) hopeless ones are passed by; they keep their turn in one respect: jobs
+    behind them wait until it is over. And a job that would evict its own queue's takes its turn by
+    the height before the eviction, so that each change need not start all such searches again.
     """
 
     def __init__(self, world: World, works: list[QueueWork], answer: Answer, *, skip: bool | None = None) -> None:
@@ -72,7 +74,8 @@ class PriorityLine:
         self.works = {work.queue: work for work in works}
         self.heap: list[tuple[Key, int, int]] = []
         self.unsteady: set[int] = set()
-        self.turned: dict[int, set[str]] = {}
+        # Jobs answered already, by queue and kind.
+        self.turned: dict[int, dict[JobClass, set[str]]] = {}
         self.concerned: set[int] = set()
         self.key: Key = (0, 0, 0.0, 0.0, "")
         for queue in self.lanes:
@@ -95,7 +98,7 @@ class PriorityLine:
                 heapq.heappop(self.heap)
             if self.heap and key > self.heap[0][0]:
                 heapq.heappush(self.heap, (key, queue, stamp))
-                if verdict.height > least_height(self.world, request):
+                if not self.skip and verdict.height > least_height(self.world, request):
                     self.unsteady.add(queue)
                 continue
             self.key = key
@@ -106,7 +109,7 @@ class PriorityLine:
         """Victims are about to leave for the request: skipped jobs whose turn is over are answered now."""
         root = self.world.tree.root
         mine = root[request.kind.queue]
-        self.concerned = {other for other in self.lanes if root[other] == mine} | self._shaken(request.kind.queue)
+        self.concerned = {other for other in self.lanes if root[other] == mine} | self.unsteady
         self.concerned |= {kind.queue for kind in self.prospects.for_nodes}
         self.prospects.for_nodes = set()
         for queue in self.concerned - {request.kind.queue}:
@@ -120,12 +123,12 @@ class PriorityLine:
         queue = request.kind.queue
         lane = self.lanes[queue]
         if self.skip:
-            self.turned.setdefault(queue, set()).add(request.id)
+            self.turned.setdefault(queue, {}).setdefault(request.kind, set()).add(request.id)
         lane.at = lane.live = lane.live + 1
         lane.passed = {}
         self.unsteady.discard(queue)
         self._enter(queue)
-        again = self.concerned if evicted else self._shaken(queue) if changed else set()
+        again = self.concerned if evicted else self.unsteady if changed else set()
         for other in sorted(again - {queue}):
             self._enter(other)
         self.unsteady -= again
@@ -135,19 +138,15 @@ class PriorityLine:
         if not self.skip:
             return
         for queue, work in self.works.items():
-            turned = self.turned.get(queue, set())
+            turned = self.turned.get(queue)
             for kind in work.kinds:
-                ids = tuple(kind.members) if not turned else tuple(i for i in kind.members if i not in turned)
+                if turned is None or kind not in turned:
+                    ids = tuple(kind.members)
+                else:
+                    ids = tuple(i for i in kind.members if i not in turned[kind])
                 if ids:
-                    self.answer(kind, ids, self.prospects.waiting_height(kind)[1])
-
-    def _shaken(self, queue: int) -> set[int]:
-        """Unsteady heads that a change in the queue's tree may move up in line.
-
-        In a large pass those of other trees keep their place although nodes that they wanted are gone.
-        """
-        root = self.world.tree.root
-        return {other for other in self.unsteady if not self.skip or root[other] == root[queue]}
+                    one = len(kind.gpu_types) == 1
+                    self.answer(kind, ids, kind.gpu_types[0] if one else self.prospects.waiting_height(kind)[1])
 
     def _all_hopeless(self, queue: int) -> bool:
         work, lane = self.works[queue], self.lanes[queue]
@@ -160,8 +159,12 @@ class PriorityLine:
         """Pass hopeless jobs by; False when nobody is left."""
         requests, at = lane.requests, lane.live
         if self.skip:
-            while at < len(requests) and self.prospects.hopeless(requests[at].kind):
-                lane.passed[requests[at].kind] = at
+            hopeless, known, now = self.prospects.hopeless, self.prospects.known, self.world.departures
+            while at < len(requests):
+                kind = requests[at].kind
+                if known.get(kind) != now and not hopeless(kind):
+                    break
+                lane.passed[kind] = at
                 at += 1
             lane.live = at
         return at < len(requests)
@@ -186,7 +189,7 @@ class PriorityLine:
             done.setdefault(kind, []).append(request.id)
             lane.at += 1
         for kind, ids in done.items():
-            self.turned.setdefault(queue, set()).update(ids)
+            self.turned.setdefault(queue, {}).setdefault(kind, set()).update(ids)
             self.answer(kind, tuple(ids), heights[kind][1])
 
     def _enter(self, queue: int) -> None:
@@ -194,7 +197,8 @@ class PriorityLine:
         lane.stamp += 1
         if self._advance(lane):
             request = lane.requests[lane.live]
-            key = self._key(request, least_height(self.world, request))
+            bound = current_height if self.skip else least_height
+            key = self._key(request, bound(self.world, request))
             heapq.heappush(self.heap, (key, queue, lane.stamp))
 
     def _key(self, request: Request, height: int) -> Key:

@@ -11,6 +11,7 @@ from scheduler.snapshot import PlacementRule
 # Pairs of node number and GPUs on it.
 Placement = list[tuple[int, int]]
 _NEVER = np.iinfo(np.int64).max
+_SHORT = np.iinfo(np.int16).max
 
 
 @dataclass(slots=True)
@@ -80,7 +81,20 @@ def fits_somewhere(pool: Pool, free: Ints, shape: Shape) -> bool:
 
 
 def _place_anywhere(pool: Pool, free: Ints, shape: Shape, rule: PlacementRule) -> Placement | None:
-    usable = pool.usable(free, shape)
+    mask = pool.mask(shape.excluded) if shape.excluded else None
+    if mask is not None:
+        free = np.where(mask, 0, free)
+    if rule == PlacementRule.BEST_FIT:
+        if shape.spread:
+            return _place_spread(free, shape)
+        # Least free is least whole workers, and of these least left over.
+        one = np.where(free >= shape.size, free, _NEVER)
+        best = int(one.argmin())
+        if one[best] != _NEVER:
+            return [(best, shape.size)]
+        if shape.num_workers == 1:
+            return None
+    usable = np.maximum(free, 0)
     if shape.worker == 1 and not shape.spread:
         units, left = usable, None
     elif shape.spread:
@@ -96,6 +110,19 @@ def _place_anywhere(pool: Pool, free: Ints, shape: Shape, rule: PlacementRule) -
     if chosen is None:
         return None
     return sorted((node, amount * shape.worker) for node, amount in chosen)
+
+
+def _place_spread(free: Ints, shape: Shape) -> Placement | None:
+    """Distinct nodes with room for one worker each: those that keep least free beside it."""
+    able = np.flatnonzero(free >= shape.worker)
+    if len(able) < shape.num_workers:
+        return None
+    if len(able) > shape.num_workers:
+        left = free[able] - shape.worker
+        # Short integers are sorted by radix, in one sweep.
+        short = left.astype(np.int16) if int(left.max()) < _SHORT else left
+        able = np.sort(able[np.argsort(short, kind="stable")[: shape.num_workers]])
+    return [(node, shape.worker) for node in able.tolist()]
 
 
 def _top(cap: Capacity, shape: Shape, rule: PlacementRule) -> tuple[int, Placement] | None:

@@ -22,7 +22,8 @@ def decide(snapshot: Snapshot) -> Plan:
     """What to start, preempt and hold now, and why everything else waits. Same input, same output."""
     world = world_build(snapshot)
     work = Intake(world.tree, world.levels, snapshot.policy)
-    work.add_all(snapshot.pending, {job.id for job in snapshot.running})
+    work.running = {job.id for job in snapshot.running}
+    work.add_all(snapshot.pending)
     return run_pass(world, work, snapshot)
 
 
@@ -35,7 +36,7 @@ def run_pass(base: World, work: Intake, snapshot: Snapshot, *, skip: bool | None
     policy = snapshot.policy
     evict, replace = upkeep(world, snapshot)
     run = Pass(world, snapshot)
-    for job, reason, detail in work.begin(snapshot.now_s, snapshot_ids(snapshot)):
+    for job, reason, detail in work.begin(snapshot.now_s):
         run.told.tell(job, reason, detail)
     shares = all_shares(world.tree, world.usage) if policy.ordering == Ordering.FAIR_SHARE else {}
     works = [_in_turn(w, world, snapshot) for w in work.works.values() if w.requests]
@@ -67,11 +68,6 @@ def run_pass(base: World, work: Intake, snapshot: Snapshot, *, skip: bool | None
         ranks=fair_tree_ranks(snapshot.share_tree) if policy.ordering == Ordering.FAIR_TREE else {},
         factors=classic_factors(snapshot.share_tree) if policy.ordering == Ordering.CLASSIC_FAIRSHARE else {},
     )
-
-
-def snapshot_ids(snapshot: Snapshot) -> set[str]:
-    """Ids of all jobs that run or wait."""
-    return {job.id for job in snapshot.running} | {job.id for job in snapshot.pending}
 
 
 def _in_turn(work: QueueWork, world: World, snapshot: Snapshot) -> QueueWork:

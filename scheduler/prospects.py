@@ -11,6 +11,8 @@ from scheduler.requests import JobClass
 from scheduler.snapshot import Borrow, Ordering, Reclaim, WithinQueue
 from scheduler.world import World
 
+_NOBODY: frozenset[int] = frozenset()
+
 
 class Prospects:
     """Answers for kinds, remembered until the next victim leaves."""
@@ -20,6 +22,11 @@ class Prospects:
         self.known: dict[JobClass, int] = {}
         # Kinds for which quota would do, but no nodes: they hope again when any victim leaves.
         self.for_nodes: set[JobClass] = set()
+        # Queues with running jobs, by root and GPU type.
+        self.holding: dict[tuple[int, str], set[int]] = {}
+        for (queue, gpu_type), holders in world.holders.items():
+            if queue >= 0 and holders:
+                self.holding.setdefault((world.tree.root[queue], gpu_type), set()).add(queue)
 
     def hopeless(self, kind: JobClass) -> bool:
         """Whether no job of the kind can start, be held, evict or reserve before a victim leaves."""
@@ -80,6 +87,8 @@ class Prospects:
                 if equal or first[0].priority < kind.priority:
                     return True
         if policy.reclaim_within_cohort == Reclaim.NEVER or tree.parent[queue] < 0:
+            return False
+        if not self.holding.get((tree.root[queue], limits.gpu_type), _NOBODY) - {queue}:
             return False
         if self.world.policy.ordering == Ordering.FAIR_SHARE or policy.borrow_within_cohort != Borrow.NEVER:
             return True

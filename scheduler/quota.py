@@ -4,13 +4,15 @@ Queues and cohorts are numbered; a tree holds what never changes in a pass, and 
 of GPUs per number, so that a trial is an addition and its undoing a subtraction.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from scheduler.snapshot import Cohort, Limit, Queue
 
 Usage = list[int]
+# No organisation has more levels; longer chains are mistakes.
+MAX_LEVELS = 50
 
 
 @dataclass(slots=True)
@@ -40,6 +42,8 @@ class QuotaTree:
     weight: list[Fraction]
     height: list[int]
     root: list[int]
+    # The way down to each node, from its root to itself.
+    down: list[tuple[int, ...]]
     children: list[list[int]]
     queue_number: dict[str, int]
     types: dict[str, TypeLimits]
@@ -47,12 +51,9 @@ class QuotaTree:
     broken: set[int]
     problems: list[str] = field(default_factory=list)
 
-    def path(self, node: int) -> Iterable[int]:
+    def path(self, node: int) -> Sequence[int]:
         """The cohorts above the node, nearest first."""
-        node = self.parent[node]
-        while node >= 0:
-            yield node
-            node = self.parent[node]
+        return self.down[node][-2::-1]
 
     def add(self, limits: TypeLimits, usage: Usage, node: int, amount: int) -> None:
         """Add GPUs (or take them away: a negative amount) at the node and where they show above it."""
@@ -70,16 +71,21 @@ class QuotaTree:
 
     def available(self, limits: TypeLimits, usage: Usage, node: int) -> int:
         """GPUs that the node could take now, with what it may borrow; negative when over its limits."""
-        above = self.parent[node]
-        used = usage[node]
-        if above < 0:
-            return limits.subtree[node] - used
-        lent = self.available(limits, usage, above)
-        local = limits.local[node]
-        most = limits.borrow[node]
-        if most is not None:
-            lent = min(lent, limits.subtree[node] - local - max(0, used - local) + most)
-        return max(0, local - used) + lent
+        path = self.down[node]
+        root = path[0]
+        lent = limits.subtree[root] - usage[root]
+        for below in path[1:]:
+            spare = limits.local[below] - usage[below]
+            most = limits.borrow[below]
+            if most is not None:
+                limit = limits.subtree[below] - limits.local[below] + most
+                if spare < 0:
+                    limit += spare
+                if limit < lent:
+                    lent = limit
+            if spare > 0:
+                lent += spare
+        return lent
 
     def borrows_with(self, limits: TypeLimits, usage: Usage, node: int, amount: int) -> bool:
         """Whether the node would use more than its subtree owns."""
@@ -132,7 +138,7 @@ def tree_build(queues: Sequence[Queue], cohorts: Sequence[Cohort]) -> QuotaTree:
     names = [q.name for q in kept] + list(listed)
     if cyclic:
         told = sorted({names[n] for n in cyclic if n >= num_queues})
-        problems.append(f"Cohorts {', '.join(told)} are above themselves; their queues are not served.")
+        problems.append(f"Cohorts {', '.join(told)} are above themselves, or too many; their queues are not served.")
     items: list[Queue | Cohort] = [*kept, *listed.values()]
     children: list[list[int]] = [[] for _ in items]
     for node, up in enumerate(parent):
@@ -140,12 +146,14 @@ def tree_build(queues: Sequence[Queue], cohorts: Sequence[Cohort]) -> QuotaTree:
             children[up].append(node)
     order = _bottom_up(parent, children)
     height, root = [0] * len(items), list(range(len(items)))
+    down: list[tuple[int, ...]] = [(node,) for node in range(len(items))]
     for node in order:
         if node >= num_queues:
             height[node] = 1 + max((height[c] for c in children[node]), default=0)
     for node in reversed(order):
         if parent[node] >= 0:
             root[node] = root[parent[node]]
+            down[node] = (*down[parent[node]], node)
     weights = [_weight(item, problems) for item in items]
     gpu_types = sorted({t for item in items for t in item.quota})
     types = {t: _limits(t, items, num_queues, parent, children, order, problems) for t in gpu_types}
@@ -156,6 +164,7 @@ def tree_build(queues: Sequence[Queue], cohorts: Sequence[Cohort]) -> QuotaTree:
         weight=weights,
         height=height,
         root=root,
+        down=down,
         children=children,
         queue_number={q.name: i for i, q in enumerate(kept)},
         types=types,
@@ -165,18 +174,18 @@ def tree_build(queues: Sequence[Queue], cohorts: Sequence[Cohort]) -> QuotaTree:
 
 
 def _cut_cycles(parent: list[int]) -> set[int]:
-    """Nodes whose path upwards never ends; each is made a root of its own."""
-    good: set[int] = set()
+    """Nodes whose path upwards never ends, or is absurdly long; each is made a root of its own."""
     bad: set[int] = set()
     for start in range(len(parent)):
         seen: list[int] = []
         mark: set[int] = set()
         node = start
-        while node >= 0 and node not in good and node not in bad and node not in mark:
+        while node >= 0 and node not in bad and node not in mark and len(seen) <= MAX_LEVELS:
             seen.append(node)
             mark.add(node)
             node = parent[node]
-        (bad if node >= 0 and node not in good else good).update(seen)
+        if node >= 0:
+            bad.update(seen)
     for node in bad:
         parent[node] = -1
     return bad

@@ -65,15 +65,20 @@ class Intake:
         self.gated: dict[str, tuple[PendingJob, JobClass]] = {}
         self.rejected: dict[str, Rejected] = {}
         self.problems: list[str] = []
+        # Ids of all jobs that run or wait: dependencies are open while they are here.
+        self.running: set[str] = set()
+        self.ids: set[str] = set()
         self.classes: dict[tuple[object, ...], JobClass | Refused] = {}
+        self.shapes: dict[tuple[object, ...], Shape | Refused] = {}
         self.deadlines: set[str] = set()
 
-    def add_all(self, jobs: Iterable[PendingJob], running: set[str]) -> None:
+    def add_all(self, jobs: Iterable[PendingJob]) -> None:
         """Take in many jobs at once."""
         for job in jobs:
-            if job.id in self.requests or job.id in self.gated or job.id in self.rejected or job.id in running:
+            if job.id in self.ids or job.id in self.running:
                 self.problems.append(f"Pending job {job.id} is listed twice or runs already; it is left out.")
                 continue
+            self.ids.add(job.id)
             request = self._receive(job)
             if request is not None:
                 self.works[request.kind.queue].requests.append(request)
@@ -83,12 +88,14 @@ class Intake:
     def add(self, job: PendingJob) -> None:
         """Take in one job; an older one with its id is replaced."""
         self.remove(job.id)
+        self.ids.add(job.id)
         request = self._receive(job)
         if request is not None:
             insort(self.works[request.kind.queue].requests, request, key=_by_order)
 
     def remove(self, job_id: str) -> None:
         """Forget a job; one that is not known is none."""
+        self.ids.discard(job_id)
         self.rejected.pop(job_id, None)
         gated = self.gated.pop(job_id, None)
         self.deadlines.discard(job_id)
@@ -98,19 +105,16 @@ class Intake:
         elif gated is not None:
             gated[1].members.pop(job_id, None)
 
-    def begin(self, now_s: float, here: set[str]) -> list[Waiting]:
-        """Open and close gates for a pass at this time, and tell who waits at one.
-
-        `here`: ids of jobs that run or wait.
-        """
+    def begin(self, now_s: float) -> list[Waiting]:
+        """Open and close gates for a pass at this time, and tell who waits at one."""
         for job_id in sorted(self.deadlines):
             request = self.requests.get(job_id)
-            if request is not None and _gate(request.job, now_s, here) is not None:
+            if request is not None and self._gate(request.job, now_s) is not None:
                 self._withdraw(request)
                 self.gated[job_id] = (request.job, request.kind)
         waiting: list[Waiting] = []
         for job_id, (job, kind) in list(self.gated.items()):
-            gate = _gate(job, now_s, here) or kind.closed
+            gate = self._gate(job, now_s) or kind.closed
             if gate is not None:
                 waiting.append((job_id, *gate))
                 continue
@@ -122,6 +126,22 @@ class Intake:
                     request.order = _order(request.job, self.policy, now_s)
                 work.requests.sort(key=_by_order)
         return waiting
+
+    def _gate(self, job: PendingJob, now_s: float) -> tuple[Reason, Detail] | None:
+        """Why the job is not even considered now, or None."""
+        if job.hold == "admin":
+            return Reason.HELD_BY_ADMIN, {}
+        if job.hold:
+            return Reason.HELD_BY_USER, {}
+        if job.after:
+            open_jobs = tuple(name for name in job.after if name in self.ids or name in self.running)
+            if open_jobs:
+                return Reason.DEPENDENCY, {"after": open_jobs}
+        if job.not_before_s is not None and now_s < job.not_before_s:
+            return Reason.BACKOFF, {"until_s": job.not_before_s}
+        if job.deadline_s is not None and now_s + (job.time_limit_s or 0) > job.deadline_s:
+            return Reason.DEADLINE, {"deadline_s": job.deadline_s, "time_limit_s": job.time_limit_s}
+        return None
 
     def _receive(self, job: PendingJob) -> Request | None:
         """The job's request, if it may be decided."""
@@ -189,51 +209,32 @@ class Intake:
         self.rejected[job.id] = Rejected(job.id, refused.code, refused.message)
 
     def _class(self, job: PendingJob, queue: int) -> JobClass | Refused:
-        shape = shape_of(job, self.levels)
+        key = (job.num_gpus, job.num_nodes, job.gpus_per_node, job.chunk, job.topology, job.excluded_nodes)
+        shape = self.shapes.get(key)
+        if shape is None:
+            shape = self.shapes[key] = shape_of(job, self.levels)
         if isinstance(shape, Refused):
             return shape
         closed = _closed(self.tree, queue, job, shape)
         return JobClass(queue, job.gpu_types, shape, shape.size, job.priority, job.may_borrow, job.may_preempt, closed)
 
 
-_NUMBERS = (int, float)
-
-
-def _number(value: object) -> bool:
-    return type(value) in _NUMBERS and -inf < value < inf  # type: ignore[operator]
-
-
 def _fault(job: PendingJob) -> str:
     """What makes the job unfit to be compared with others: one such job must not stop the rest."""
     if type(job.id) is not str or not job.id:
         return "Its id must be a text."
-    if not _number(job.priority) or not _number(job.submitted_s):
-        return "Its priority and times must be finite numbers."
-    for value in (job.time_limit_s, job.not_before_s, job.deadline_s):
-        if value is not None and not _number(value):
+    for value in (job.priority, job.submitted_s, job.time_limit_s, job.not_before_s, job.deadline_s):
+        if value is None or type(value) is int:
+            continue
+        if type(value) is not float or not -inf < value < inf:
             return "Its priority and times must be finite numbers."
+    if job.priority is None or job.submitted_s is None:
+        return "It needs a priority and the time of its submission."
     if job.time_limit_s is not None and job.time_limit_s <= 0:
         return "Its time limit must be more than 0 s."
     if type(job.gpu_types) is not tuple or not job.gpu_types or type(job.excluded_nodes) is not frozenset:
         return "Its GPU types must be a tuple with at least one, its excluded nodes a frozenset."
     return ""
-
-
-def _gate(job: PendingJob, now_s: float, here: set[str]) -> tuple[Reason, Detail] | None:
-    """Why the job is not even considered now, or None."""
-    if job.hold == "admin":
-        return Reason.HELD_BY_ADMIN, {}
-    if job.hold:
-        return Reason.HELD_BY_USER, {}
-    if job.after:
-        open_jobs = tuple(name for name in job.after if name in here)
-        if open_jobs:
-            return Reason.DEPENDENCY, {"after": open_jobs}
-    if job.not_before_s is not None and now_s < job.not_before_s:
-        return Reason.BACKOFF, {"until_s": job.not_before_s}
-    if job.deadline_s is not None and now_s + (job.time_limit_s or 0) > job.deadline_s:
-        return Reason.DEADLINE, {"deadline_s": job.deadline_s, "time_limit_s": job.time_limit_s}
-    return None
 
 
 def _closed(tree: QuotaTree, queue: int, job: PendingJob, shape: Shape) -> tuple[Reason, Detail] | None:

@@ -23,12 +23,18 @@ class Shape:
     required: int | None = None
     preferred: int | None = None
     slices: tuple[tuple[int, int], ...] = ()
-    excluded: frozenset[str] = field(default=frozenset())
+    excluded: frozenset[str] = frozenset()
+    # GPUs of the whole job.
+    size: int = field(init=False, compare=False)
+    _hash: int = field(init=False, compare=False, repr=False)
 
-    @property
-    def size(self) -> int:
-        """GPUs of the whole job."""
-        return self.num_workers * self.worker
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", self.num_workers * self.worker)
+        wish = (self.required, self.preferred, self.slices, self.excluded)
+        object.__setattr__(self, "_hash", hash((self.num_workers, self.worker, self.spread, wish)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)

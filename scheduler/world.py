@@ -197,6 +197,8 @@ class World:
             self.split(victim.gpu_type)
             self.remove(victim)
             self.gone.add(victim)
+            key = (victim.queue, victim.gpu_type)
+            self.in_order[key] = [h for h in self.ordered(*key) if h is not victim]
             self._changed(victim.queue)
             self.departures += 1
 
