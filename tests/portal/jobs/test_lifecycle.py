@@ -1,8 +1,11 @@
 """The two transition tables."""
 
+from pathlib import Path
+
 import pytest
 
 from portal.errors import InvalidTransition
+from portal.jobs.drawing import states_text
 from portal.jobs.lifecycle import (
     ATTEMPT_FINAL,
     ATTEMPT_TRANSITIONS,
@@ -39,3 +42,7 @@ def test_a_failed_job_is_never_shown_as_succeeded() -> None:
 def test_a_refused_act_names_the_possible_ones() -> None:
     with pytest.raises(InvalidTransition, match="Possible now: cancel, hold"):
         next_job_state(JobState.QUEUED, JobAction.RELEASE)
+
+
+def test_the_drawing_in_the_docs_is_the_table() -> None:
+    assert (Path(__file__).resolve().parents[3] / "docs" / "states.md").read_text() == states_text()
