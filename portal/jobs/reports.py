@@ -14,7 +14,7 @@ from portal.jobs.attempt_tokens import AgentIdentity
 from portal.jobs.attempts import AttemptOver, attempt_lock
 from portal.jobs.gang import gang_break, gang_judge, gang_restart
 from portal.jobs.lifecycle import ATTEMPT_FINAL, AttemptAction, AttemptState, JobAction, JobState
-from portal.jobs.models import Attempt, AttemptNode, Job, Rank, Restart
+from portal.jobs.models import Attempt, AttemptNode, Checkpoint, Job, Rank, Restart
 from portal.jobs.report_rows import ranks_store, records_store, telemetry_store
 from portal.jobs.services import attempt_move, job_move
 
@@ -172,13 +172,18 @@ def desired(attempt: Attempt) -> dict[str, Any]:
         "restart": attempt.restart,
         "rendezvous": rendezvous,
         "world_size": attempt.job.num_nodes * attempt.job.gpus_per_node,
-        # A chosen checkpoint is where the first gang starts; a restart goes on from the newest.
-        "resume": attempt.job.resume if attempt.number == 1 and attempt.restart == 0 else "auto",
+        "resume": _resume(attempt),
         "max_step_done": restart.max_step_before,
         "save_id": attempt.save_id,
         "dump_id": attempt.dump_id,
         "stop": stop,
     }
+
+
+def _resume(attempt: Attempt) -> str:
+    """Where a gang starts: from the checkpoint that the job was given, until it has one of its own."""
+    own = attempt.job.checkpoints.filter(state__in=(Checkpoint.State.DURABLE, Checkpoint.State.VERIFIED))
+    return "auto" if own.exists() else attempt.job.resume
 
 
 def _poll_s(attempt: Attempt) -> float:

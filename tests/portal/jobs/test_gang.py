@@ -243,3 +243,15 @@ def test_a_rank_that_quietly_leaves_early_is_not_a_success(gang: make.Gang) -> N
         gang.exits(rank, 1, "error")
     assert gang.attempt.outcome != "succeeded"
     assert Rank.objects.filter(restart=0, state="exited").count() == 4
+
+
+def test_a_chosen_checkpoint_is_used_until_the_job_has_one_of_its_own(gang: make.Gang) -> None:
+    gang.job.resume = "/other/step_00000050"
+    gang.job.save()
+    gang.start().run()
+    for rank in range(4):
+        gang.exits(rank, -9)
+    assert gang.report("a", restart=0)["desired"]["resume"] == "/other/step_00000050"
+    durable = {"k": "ckpt", "rank": 0, "restart": 1, "step": 60, "path": "/c/step_60", "t_ns": make.ns(gang.now)}
+    answer = gang.report("a", restart=0, records=[durable | {"event": "durable", "bytes": 1}])
+    assert answer["desired"]["resume"] == "auto"
