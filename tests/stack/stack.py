@@ -16,6 +16,7 @@ import httpx
 from flows.embedded.children import portal_environment
 from flows.embedded.cleanup import carrying
 from flows.embedded.layout import ROOT, Layout
+from flows.embedded.ports import free_port
 from flows.processes import ProcessId, attempt_processes
 
 START_TIMEOUT_S = 180.0
@@ -57,8 +58,13 @@ class Stack:
             json.dumps({"nodes": [{"name": f"node-{i}", "gpu_type": "cpu-sim", "gpus": 2} for i in (1, 2)]})
         )
         log = (self.data / "supervisor.log").open("ab")
+        argv = [sys.executable, "-m", "flows.embedded", "up", "--data-dir", str(self.data)]
+        argv += ["--inventory", str(inventory)]
+        if not (self.data / "ports.json").exists():
+            # A port of its own: another stack may be about to take the first free one, too.
+            argv += ["--port", str(free_port())]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "flows.embedded", "up", "--data-dir", str(self.data), "--inventory", str(inventory)],
+            argv,
             cwd=ROOT,
             stdout=log,
             stderr=log,
@@ -172,7 +178,9 @@ class Stack:
         """A durable checkpoint of the job is there."""
         wait_for(
             "a durable checkpoint",
-            lambda: any(c["state"] in ("durable", "verified") for c in self.call(f"/jobs/{job_id}/checkpoints")["items"]),
+            lambda: any(
+                c["state"] in ("durable", "verified") for c in self.call(f"/jobs/{job_id}/checkpoints")["items"]
+            ),
             90.0,
         )
 
