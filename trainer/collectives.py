@@ -144,11 +144,3 @@ def _timed_bucket(ledger: Ledger, bucket: dist.GradBucket) -> torch.futures.Futu
         return value
 
     return work.get_future().then(ended)
-
-
-def waited(entries: list[Collective], last_arrivals_ns: list[int]) -> int:
-    """How long this rank stood in collectives before the last rank had arrived, in nanoseconds."""
-    return sum(
-        min(entry.exposed_ns, max(0, last - entry.begin_ns))
-        for entry, last in zip(entries, last_arrivals_ns, strict=False)
-    )

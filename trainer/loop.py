@@ -376,8 +376,8 @@ class Run:
 
     def _write_costs(self) -> None:
         """What keeping records has cost, measured where it was spent."""
-        spent = self.records.spent_ns + self.stepper.cost_ns
-        self.records.write("cost", spent_ns=spent, records_ns=self.records.spent_ns, exchange_ns=self.stepper.cost_ns)
+        records, arrivals = self.records.spent_ns, self.stepper.arrivals.cost_ns
+        self.records.write("cost", spent_ns=records + arrivals, records_ns=records, arrivals_ns=arrivals)
 
     def leave(self) -> None:
         """Tear down in an order that does not abort: no save under way, all here, then the groups."""

@@ -51,7 +51,7 @@ class Spread:
 
     def __init__(self, bare: nn.Module, config: TrainerConfig, device: torch.device, ledger: Ledger) -> None:
         self.config, self.device, self.bare = config, device, bare
-        self.world_size = dist.get_world_size()
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.num_replicas = 1
         self.mesh: DeviceMesh | None = None
         self.model = self._replicate() if config.strategy == "ddp" else self._shard()
@@ -104,21 +104,19 @@ class Spread:
         return init_device_mesh(self.device.type, (self.world_size,), mesh_dim_names=("shard",))
 
     def register_groups(self, ledger: Ledger, records: RecordWriter) -> None:
-        """Write down which ranks meet for what, and where their arrivals are compared."""
+        """Write down which ranks meet for what."""
         backend = dist.get_backend()
-        self.meeting: dict[str, dist.ProcessGroup | None] = {"world": None}
-        self.meets_in = {"world": "world"}
         ledger.register(records, "world", list(range(self.world_size)), "agreement", backend)
-        for name in (self.mesh.mesh_dim_names or ()) if self.mesh else ():
-            assert self.mesh is not None
-            group = self.mesh.get_group(name)
-            ranks = dist.get_process_group_ranks(group)
+        self.instances = {"world": (1, 0)}
+        if self.mesh is None:
+            return
+        for place, name in enumerate(self.mesh.mesh_dim_names or ()):
+            ranks = dist.get_process_group_ranks(self.mesh.get_group(name))
             purpose = "gradients between replicas" if name == "replicate" else "parameters and gradients"
             ledger.register(records, name, ranks, purpose, backend)
-            whole = len(ranks) == self.world_size
-            self.meets_in[name] = "world" if whole else name
-            if not whole:
-                self.meeting[name] = group
+            # Groups of one kind differ in the other coordinate of the mesh.
+            others = [(self.mesh.size(d), self.mesh.get_local_rank(d)) for d in range(self.mesh.ndim) if d != place]
+            self.instances[name] = others[0] if others else (1, 0)
 
     @contextmanager
     def precision(self) -> Iterator[None]:

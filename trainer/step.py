@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer.collectives import Collective, Ledger, waited
+from trainer.arrivals import Arrivals
+from trainer.collectives import Collective, Ledger
 from trainer.config import TrainerConfig
 from trainer.loader import Loader
 from trainer.parallel import Spread
@@ -37,6 +38,9 @@ class Wanted:
     def of(cls, numbers: list[float]) -> "Wanted":
         """True where any rank says so."""
         return cls(*(number > 0 for number in numbers))
+
+
+NUM_WISHES = 5
 
 
 @dataclass(frozen=True)
@@ -129,8 +133,7 @@ class Stepper:
         self.loader, self.ledger, self.scaler = loader, ledger, scaler
         self.passes = config.passes(spread.world_size)
         self.updates = 0
-        self.cost_ns = 0  # of measuring, beyond what training needs
-        self._lengths: dict[str, int] = {}
+        self.arrivals = Arrivals(spread.instances)
 
     def step(self, done: int, wanted: Wanted, before_update: Callable[[], int]) -> Outcome:
         """Step ``done + 1``. ``before_update()`` is called before parameters change; it returns what it waited."""
@@ -140,21 +143,18 @@ class Stepper:
             group["lr"] = rate
         loss = self._passes(clock)
         gradients = self.spread.gradients()
-        loss_mean, norm, wanted = self._agree(gradients, loss, wanted)
+        loss_mean, norm, wanted, waited_ns = self._agree(gradients, loss, wanted)
         clock.mark("optimizer")
         before_update()
         clock.mark("checkpoint")
-        exchanges = self._exchange_begin()
         finite = math.isfinite(norm) and math.isfinite(loss_mean)
         if finite:
             self._update(norm)
         self.scaler.step(finite)
         self.spread.forget_gradients()
         clock.mark("optimizer")
-        entries = self.ledger.take()
-        waited_ns = self._exchange_end(exchanges, entries)
-        clock.mark("other")
         duration = clock.finish(waited_ns)
+        entries = self.ledger.take()
         return Outcome(loss_mean, norm, finite, wanted, duration, clock.segments, entries, rate)
 
     def _passes(self, clock: StepClock) -> Tensor:
@@ -174,18 +174,29 @@ class Stepper:
             clock.mark("backward")
         return total
 
-    def _agree(self, gradients: list[Tensor], loss: Tensor, wanted: Wanted) -> tuple[float, float, Wanted]:
-        """Mean loss, norm of the true gradients, and every rank's wishes: one small collective for all of them."""
-        values = torch.tensor([0.0, 0.0, *wanted.numbers()], dtype=torch.float64)
-        values = values.to(self.spread.device)
-        values[0] = self.spread.squares(gradients)
-        values[1] = loss
+    def _agree(self, gradients: list[Tensor], loss: Tensor, wanted: Wanted) -> tuple[float, float, Wanted, int]:
+        """Mean loss, norm of the true gradients, every rank's wishes, and the time spent waiting for other ranks.
+
+        One small collective carries all of it, a maximum: each rank has a place of its own for its numbers, a wish is
+        one where any rank has it, and of each collective of this step the last arrival is known afterwards.
+        """
+        ranks, rank = self.spread.world_size, self.spread.rank
+        mine = torch.stack([self.spread.squares(gradients), loss]).tolist()
+        numbers = [-math.inf] * (2 * ranks)
+        # A maximum would lose a NaN; infinite is just as bad, and is not lost.
+        numbers[rank], numbers[ranks + rank] = (value if math.isfinite(value) else math.inf for value in mine)
+        numbers += wanted.numbers()
+        numbers += self.arrivals.numbers(self.ledger.entries)
+        values = torch.tensor(numbers, dtype=torch.float64, device=self.spread.device)
         begin = time.perf_counter_ns()
-        dist.all_reduce(values)
+        dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        agreed = values.tolist()
+        # What is left to wait for here is next to nothing: the last reduction has just brought all ranks together.
         self.ledger.add("world", "all_reduce", values.nbytes, begin)
-        squares, loss_sum, *wishes = values.tolist()
-        norm = math.sqrt(squares) / self.scaler.scale if squares >= 0 else math.nan
-        return loss_sum / self.spread.world_size, norm, Wanted.of(wishes)
+        norm = math.sqrt(sum(agreed[:ranks])) / self.scaler.scale
+        wishes = 2 * ranks + NUM_WISHES
+        waited_ns = self.arrivals.waited_ns(self.ledger.entries, agreed[wishes:])
+        return sum(agreed[ranks : 2 * ranks]) / ranks, norm, Wanted.of(agreed[2 * ranks : wishes]), waited_ns
 
     def _update(self, norm: float) -> None:
         """Clip, unscale and step in one pass: the fused kernel divides each gradient by ``grad_scale``."""
@@ -195,38 +206,6 @@ class Stepper:
         self.optimizer.grad_scale = scale  # type: ignore[attr-defined]
         self.optimizer.step()
         self.updates += 1
-
-    def _exchange_begin(self) -> list["_Exchange"]:
-        """Ask, beside the update, when the last rank of each group arrived at each of its collectives."""
-        begin = time.perf_counter_ns()
-        exchanges = []
-        if self.spread.world_size > 1 and self.ledger.on:
-            for name, group in self.spread.meeting.items():
-                arrivals = [e.begin_ns for e in self.ledger.entries if self.spread.meets_in[e.group] == name]
-                # The same length on every rank and in every step, whatever happens in one of them.
-                length = self._lengths.setdefault(name, len(arrivals))
-                latest = torch.tensor((arrivals + [0] * length)[:length], dtype=torch.int64)
-                work = dist.all_reduce(latest, op=dist.ReduceOp.MAX, group=group, async_op=True)
-                exchanges.append(_Exchange(name, work, latest))
-        self.cost_ns += time.perf_counter_ns() - begin
-        return exchanges
-
-    def _exchange_end(self, exchanges: list["_Exchange"], entries: list[Collective]) -> int:
-        begin = time.perf_counter_ns()
-        waited_ns = 0
-        for exchange in exchanges:
-            exchange.work.wait()
-            mine = [e for e in entries if self.spread.meets_in[e.group] == exchange.name]
-            waited_ns += waited(mine, exchange.latest.tolist())
-        self.cost_ns += time.perf_counter_ns() - begin
-        return waited_ns
-
-
-@dataclass(frozen=True)
-class _Exchange:
-    name: str
-    work: Any
-    latest: Tensor
 
 
 def learning_rate(config: TrainerConfig, step: int) -> float:
