@@ -69,6 +69,8 @@ ASGI_APPLICATION = "portal.asgi.application"
 TEMPLATES: list[dict[str, Any]] = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
+        # Before the apps' own, so that our log-in page stands in for allauth's.
+        "DIRS": [BASE_DIR / "portal" / "web" / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [

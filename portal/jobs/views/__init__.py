@@ -1,0 +1,1 @@
+"""Pages of jobs: list, submission, one job, queues."""
