@@ -48,7 +48,7 @@ def stack_units(layout: Layout, *, inventory: Path | None = None) -> list[Unit]:
             "flow-token", manage("flow_token", "--file", str(layout.flow_token)), portal, after=("migrate",), once=True
         ),
         _web(layout, portal),
-        Unit("scheduler", manage("dispatch"), portal, after=("migrate", "broker"), leaves=0),
+        Unit("scheduler", manage("dispatch", "--skip-checks"), portal, after=("migrate", "broker"), leaves=0),
         _chores(portal),
         Unit("deploy", (sys.executable, "-m", "flows.deploy"), flow, after=("prefect-server",), once=True),
         _prefect_worker(layout, flow),
