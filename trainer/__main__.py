@@ -16,6 +16,8 @@ def main() -> int:
     records = writer_from_environment()
     write_start(records)
     records.phase("import", "begin")
+    # Fewer, growing segments: less memory is lost to fragments. Read when the first GPU memory is asked for.
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     from trainer.config import ConfigError, TrainerConfig
     from trainer.loop import Run
     from trainer.refusal import Refused
@@ -23,18 +25,21 @@ def main() -> int:
     records.phase("import", "end")
     run: Run | None = None
     try:
+        arguments = _arguments()
         config = TrainerConfig.parse(
-            _read(_arguments().config, Refused),
+            _read(arguments.config, Refused),
             world_size=int(os.environ.get("WORLD_SIZE", "1")),
             nodes=int(os.environ.get("WORLD_SIZE", "1")) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         )
         run = Run(config, records)
-        code = run.run()
+        code = run.verify_resume(arguments.verify_resume) if arguments.verify_resume else run.run()
     except (Refused, ConfigError) as error:
         print(f"trainer: {error}", file=sys.stderr, flush=True)
         return _exit(records, run, REFUSED, error)
     except Exception as error:  # noqa: BLE001 - the last act of a dying rank: say what killed it
         traceback.print_exc()
+        if run is not None:
+            run.explain(error)
         sys.stderr.flush()
         return _exit(records, run, FAILED, error)
     _exit(records, run, code, None)
@@ -47,6 +52,12 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m trainer", description="One rank of a training run.")
     parser.add_argument("--config", type=Path, required=True, help="JSON file with the trainer's configuration")
+    parser.add_argument(
+        "--verify-resume",
+        type=int,
+        metavar="N",
+        help="train N steps, load the checkpoint made half-way, train the second half again, compare every bit",
+    )
     return parser.parse_args()
 
 

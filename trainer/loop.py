@@ -3,8 +3,10 @@
 import gc
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ from trainer.checkpoint import Checkpointer
 from trainer.collectives import Ledger
 from trainer.config import TrainerConfig
 from trainer.control import Control
+from trainer.dump import Dumper
 from trainer.interval import DueByTime
 from trainer.loader import Loader
 from trainer.model import blocks_wrap
+from trainer.oom import is_out_of_memory, memory_now, report
 from trainer.parallel import DTYPES, Spread, device_of_rank, fair_threads, group_join
 from trainer.precision import LossScaler
 from trainer.profiling import Window
@@ -28,6 +32,7 @@ from trainer.saver import Saver
 from trainer.state import random_set, random_state, state_of, updates_set
 from trainer.step import Outcome, Stepper, Wanted
 from trainer.throughput import Peak, peak_of, utilisation
+from trainer.verify import verify
 from trainer.workload import workload_make
 
 
@@ -61,11 +66,16 @@ class Run:
         if self.root and self.config.checkpoint.mode == "process":
             # Before there are threads, devices or groups that a fork would leave in pieces.
             self.saver = Saver()
+        self._prepare()
+        return self._phase("train", self._train)
+
+    def _prepare(self) -> None:
         torch.set_num_threads(fair_threads())
+        if self.records.path:
+            Dumper(self.records.path, self.ledger.groups, self.ledger.sequence)
         self._phase("rendezvous", self._meet)
         self._phase("build", self._build)
         self._phase("restore", self._restore)
-        return self._phase("train", self._train)
 
     def _phase(self, name: str, act: Callable[[], int | None]) -> int:
         self.records.phase(name, "begin")
@@ -137,12 +147,23 @@ class Run:
                 {"model": self.workload.signature, "strategy": config.strategy, "seed": config.seed},
                 self.saver,
             )
-            facts = self.checkpointer.load(os.environ.get("TRAINYARD_RESUME") or "auto")
-            if facts is not None:
-                self.step, updates = int(facts["step"]), int(facts["updates"])
-                self.scaler.restore(facts.get("scaler"))
-                updates_set(self.optimizer, updates)
-                self._restore_random(self.checkpointer, facts)
+            updates = self._load(self.checkpointer, os.environ.get("TRAINYARD_RESUME") or "auto")
+        self._stepper_make(updates)
+        self._by_time = DueByTime(config.checkpoint, time.monotonic())
+
+    def _load(self, keeper: Checkpointer, resume: str) -> int:
+        """Take over a checkpoint's whole state; the updates that lie behind it."""
+        facts = keeper.load(resume)
+        if facts is None:
+            return 0
+        self.step, updates = int(facts["step"]), int(facts["updates"])
+        self.scaler.restore(facts.get("scaler"))
+        updates_set(self.optimizer, updates)
+        self._restore_random(keeper, facts)
+        return updates
+
+    def _stepper_make(self, updates: int) -> None:
+        config = self.config
         self.stepper = Stepper(
             config,
             self.spread,
@@ -159,7 +180,6 @@ class Run:
             self.scaler,
         )
         self.stepper.updates = updates
-        self._by_time = DueByTime(config.checkpoint, time.monotonic())
 
     def _restore_random(self, checkpointer: Checkpointer, facts: dict[str, Any]) -> None:
         states = random_state(self.device)
@@ -265,6 +285,8 @@ class Run:
             self._window = Window(config.profile_steps, self.device)
         if config.ledger_every and self.step % config.ledger_every == 0:
             self._write_ledger(outcome)
+        if self.step % config.log_every == 0 or self.step == 1:
+            self.records.write("mem", step=self.step, **memory_now(self.device))
         if self.rank == 0 and (self.step % config.log_every == 0 or self.step == config.steps):
             recent = self._durations_ns[-config.log_every :]
             self._write_throughput(outcome, tokens * self.world_size / (statistics.median(recent) / 1e9))
@@ -378,6 +400,28 @@ class Run:
         """What keeping records has cost, measured where it was spent."""
         records, arrivals = self.records.spent_ns, self.stepper.arrivals.cost_ns
         self.records.write("cost", spent_ns=records + arrivals, records_ns=records, arrivals_ns=arrivals)
+
+    def verify_resume(self, steps: int) -> int:
+        """Train; load the checkpoint made half-way; train its second half again: every bit must be the same."""
+        if self.root is None:
+            raise Refused("--verify-resume saves a checkpoint: name its folder in TRAINYARD_CHECKPOINT_DIR.")
+        self.config = replace(
+            self.config, steps=steps, checkpoint=replace(self.config.checkpoint, mode="sync", every_steps=0)
+        )
+        os.environ["TRAINYARD_RESUME"] = "none"
+        self._prepare()
+        assert self.checkpointer is not None
+        return self._phase("train", lambda: verify(self, self.checkpointer, steps))
+
+    def explain(self, error: BaseException) -> None:
+        """Say more about an error that numbers can explain."""
+        if not is_out_of_memory(error):
+            return
+        nodes = self.world_size // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        device = getattr(self, "device", torch.device("cpu"))
+        found = report(self.config, device, world_size=self.world_size, nodes=nodes)
+        self.records.write("oom", step=self.step, **found)
+        print(f"trainer: out of memory at step {self.step + 1}. {found['advice']}", file=sys.stderr, flush=True)
 
     def leave(self) -> None:
         """Tear down in an order that does not abort: no save under way, all here, then the groups."""

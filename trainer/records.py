@@ -33,6 +33,7 @@ class RecordWriter:
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self._fd = -1
+        self.path = str(path) if path else None
         self.spent_ns = 0  # what record-keeping itself has cost
         if path:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
