@@ -1,12 +1,14 @@
-"""``python -m flows.embedded up|demo|status``."""
+"""``python -m flows.embedded up|demo|status|probe``."""
 
 import argparse
+import base64
 import json
 import os
 import sys
 import time
 from pathlib import Path
 
+from flows.embedded.http import ask
 from flows.embedded.layout import CannotStart
 from flows.embedded.supervisor import Interrupted
 
@@ -17,6 +19,8 @@ def main() -> int:
     try:
         if options.command == "status":
             return show_status(options.data_dir.resolve(), options.json)
+        if options.command == "probe":
+            return probe(options.url, os.environ.get(options.auth_env or "", ""))
         if options.command == "demo":
             from flows.embedded.demo import run_demo
 
@@ -34,7 +38,7 @@ def main() -> int:
     except CannotStart as error:
         print(f"trainyard: {error}", file=sys.stderr)
         return 1
-    except Interrupted:
+    except (Interrupted, KeyboardInterrupt):
         print("trainyard: stopped before everything was up.", file=sys.stderr)
         return 130
 
@@ -60,6 +64,9 @@ def _arguments() -> argparse.Namespace:
     status = commands.add_parser("status", help="what runs, and how much memory it takes")
     status.add_argument("--data-dir", type=Path, default=Path(".trainyard/up"))
     status.add_argument("--json", action="store_true")
+    probe_ = commands.add_parser("probe", help="whether a server of ours serves: for the health checks of containers")
+    probe_.add_argument("url")
+    probe_.add_argument("--auth-env", help="environment variable with user:password")
     return parser.parse_args()
 
 
@@ -72,6 +79,15 @@ def _port(text: str) -> int:
 def say(text: str) -> None:
     """A line of progress with the time."""
     print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
+
+
+def probe(url: str, auth: str) -> int:
+    """0 when the address answers 200."""
+    headers = {"Authorization": "Basic " + base64.b64encode(auth.encode()).decode()} if auth else {}
+    try:
+        return 0 if ask(url, headers=headers)[0] == 200 else 1
+    except OSError:
+        return 1
 
 
 def show_status(data: Path, as_json: bool) -> int:

@@ -32,7 +32,8 @@ FROM_PERSON = (
     "TRAINYARD_DISPATCH_INTERVAL_S",
     "TRAINYARD_LEASE_S",
 )
-FLOW_LIMIT = 32
+DEFAULT_FLOW_LIMIT = 32
+FLOWS_FROM_PERSON = ("TRAINYARD_PORTAL_PATIENCE_S", "TRAINYARD_FLOW_LIMIT")
 
 
 def stack_units(layout: Layout, *, inventory: Path | None = None) -> list[Unit]:
@@ -100,7 +101,8 @@ def _prefect_headers(layout: Layout) -> dict[str, str]:
 def flow_environment(layout: Layout) -> dict[str, str]:
     """For Prefect's processes and the flows: their token's place, and Prefect's own settings."""
     prefect = prefect_environment(api_url=layout.prefect_api_url, auth=_prefect_auth(layout), home=layout.prefect_home)
-    return base_environment(layout) | prefect | {"TRAINYARD_FLOW_TOKEN_FILE": str(layout.flow_token)}
+    values = base_environment(layout) | prefect | {"TRAINYARD_FLOW_TOKEN_FILE": str(layout.flow_token)}
+    return values | {name: os.environ[name] for name in FLOWS_FROM_PERSON if name in os.environ}
 
 
 def manage(*arguments: str) -> tuple[str, ...]:
@@ -223,13 +225,22 @@ def _prefect_worker(layout: Layout, environment: Mapping[str, str]) -> Unit:
 
     return Unit(
         "prefect-worker",
-        tuple(worker_argv(FLOW_LIMIT)),
+        tuple(worker_argv(_flow_limit())),
         environment,
         after=("deploy", "flow-token"),
         ready=polls,
         leaves=0,
         grace_s=0.0,
     )
+
+
+def _flow_limit() -> int:
+    """How many flows run at once. The settings are loaded only when somebody sets it: they cost the supervisor 20 MB."""
+    if "TRAINYARD_FLOW_LIMIT" not in os.environ:
+        return DEFAULT_FLOW_LIMIT
+    from flows.settings import settings
+
+    return settings().flow_limit
 
 
 def _web(layout: Layout, environment: Mapping[str, str]) -> Unit:

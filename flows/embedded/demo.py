@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.embedded.children import manage, portal_environment
+from flows.embedded.children import manage, portal_environment, stack_units
 from flows.embedded.http import ask
 from flows.embedded.layout import ROOT, CannotStart, Layout
 from flows.embedded.memory import stack_memory
@@ -102,9 +103,8 @@ def run_demo(data: Path, *, port: int | None, leave: bool, keep: bool, json_path
         nodes = [{"name": f"node-{i}", "gpu_type": "cpu-sim", "gpus": 2} for i in (1, 2)]
         inventory.write_text(json.dumps({"nodes": nodes}))
 
-    data.mkdir(parents=True, exist_ok=True)
-    inventory.touch()
-    with stack_on(data, port=port, say=say, inventory=inventory, prepare=prepare) as (layout, supervisor):
+    units = partial(stack_units, inventory=inventory)
+    with stack_on(data, port=port, say=say, units=units, prepare=prepare) as (layout, supervisor):
         say("starting the platform: database, broker, Prefect, portal, scheduler")
         supervisor.start()
         ready_s = time.monotonic() - begin

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from flows.embedded.children import stack_units
 from flows.embedded.cleanup import claim, clear
 from flows.embedded.layout import CannotStart, Layout, layout_open
 from flows.embedded.supervisor import Say, Supervisor, stop_on_signals
+from flows.embedded.unit import Unit
 
 
 @contextmanager
@@ -16,7 +18,7 @@ def stack_on(
     *,
     port: int | None,
     say: Say,
-    inventory: Path | None = None,
+    units: Callable[[Layout], list[Unit]],
     prepare: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Layout, Supervisor]]:
     """A stack that is not started yet; at the end of the block nothing of it is left.
@@ -25,8 +27,6 @@ def stack_on(
     ``prepare`` runs when the folder is ours and what a killed supervisor left is gone.
     """
     data = data.resolve()
-    if inventory is not None and not inventory.is_file():
-        raise CannotStart(f"There is no inventory file {inventory}. Give a YAML or JSON file with the nodes.")
     try:
         data.mkdir(parents=True, exist_ok=True)
         claim(data)  # until this process ends
@@ -38,7 +38,7 @@ def stack_on(
     prepare()
     layout = layout_open(data, port)
     layout.make_folders()
-    supervisor = Supervisor(data, stack_units(layout, inventory=inventory), say=say)
+    supervisor = Supervisor(data, units(layout), say=say)
     stop_on_signals(supervisor)
     try:
         yield layout, supervisor
@@ -48,7 +48,10 @@ def stack_on(
 
 def run_up(data: Path, *, port: int | None, inventory: Path | None, say: Say) -> int:
     """Start, watch, stop."""
-    with stack_on(data, port=port, say=say, inventory=inventory) as (layout, supervisor):
+    if inventory is not None and not inventory.is_file():
+        raise CannotStart(f"There is no inventory file {inventory}. Give a YAML or JSON file with the nodes.")
+    units = partial(stack_units, inventory=inventory and inventory.resolve())
+    with stack_on(data, port=port, say=say, units=units) as (layout, supervisor):
         supervisor.start()
         say(f"the portal is at {layout.portal_url}; Ctrl-C stops everything")
         supervisor.watch()
