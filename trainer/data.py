@@ -53,7 +53,7 @@ def corpus_open(config: TrainerConfig, cache: Path | None) -> Corpus:
     if config.data.tokenizer == "bpe":
         from trainer.tokenizer import tokens_of
 
-        data = tokens_of(path, config.data.vocabulary, _cache_folder(cache))
+        data = tokens_of(path, config.data.vocabulary, cache_folder(cache))
     held_out = max(int(len(data) * config.data.validation_fraction), length + 1)
     if len(data) < 2 * held_out or len(data) - held_out < 2 * (length + 1):
         raise Refused(
@@ -76,7 +76,7 @@ def _folder_file(folder: Path, cache: Path | None) -> Path:
 
 def _gathered(root: Path, name: str, suffixes: tuple[str, ...], stamp: str, cache: Path | None) -> Path:
     """One file with the bytes of a folder's text files, made by the first rank that comes; others wait."""
-    folder = _cache_folder(cache)
+    folder = cache_folder(cache)
     key = hashlib.sha256(f"{root}:{stamp}:{MAX_CORPUS_BYTES}".encode()).hexdigest()[:12]
     path = folder / f"{name}-{key}.bytes"
     with (folder / f"{path.name}.lock").open("w") as lock:
@@ -86,7 +86,8 @@ def _gathered(root: Path, name: str, suffixes: tuple[str, ...], stamp: str, cach
     return path
 
 
-def _cache_folder(cache: Path | None) -> Path:
+def cache_folder(cache: Path | None) -> Path:
+    """Where data made once per machine lies."""
     folder = cache or Path(tempfile.gettempdir()) / f"trainyard-corpus-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
