@@ -2,7 +2,7 @@
 
 from django.contrib import admin
 from django.urls import include, path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from portal.cluster.api import ACTS, NodeActView, NodesView
 from portal.health import healthz, readyz
@@ -30,7 +30,7 @@ api = [
     path("quotas/<int:quota_id>", QuotaView.as_view()),
     path("usage", UsageView.as_view()),
     path("schema", SpectacularAPIView.as_view(), name="schema"),
-    path("docs", SpectacularSwaggerView.as_view(url_name="schema"), name="api-docs"),
+    path("docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="api-docs"),
     path("flow/attempts/<str:attempt_id>/claim", runner.ClaimView.as_view()),
     path("flow/attempts/<str:attempt_id>/heartbeat", runner.HeartbeatView.as_view()),
     path("flow/attempts/<str:attempt_id>/agents/<str:node>/launch", runner.LaunchView.as_view()),

@@ -1,7 +1,7 @@
 """Acts on a node. The cluster page itself also shows jobs: it stands in ``portal.web``."""
 
 from django.contrib import messages
-from django.http import Http404, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import redirect
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -10,37 +10,28 @@ from portal.accounts.policy import require
 from portal.cluster.api import ACTS
 from portal.cluster.models import Node
 from portal.cluster.services import node_state_set
-from portal.errors import NotFound, PortalError
+from portal.errors import BadRequest, NotFound
 from portal.web.access import PageRequest, page
 
 
-class ReasonMissing(PortalError):
-    """Taking a node away without a word."""
-
-    code = "reason-missing"
-    title = "A reason is missing"
-
-
 @page("POST")
-def node_act(request: PageRequest, name: str, act: str) -> HttpResponse:
-    """Cordon, uncordon or drain a node, with a reason for the first and the last."""
-    if act not in ACTS:
-        raise Http404
+def node_act(request: PageRequest) -> HttpResponse:
+    """Cordon, drain or uncordon a node; the first two need a reason, since others will ask."""
     require(request.user, "node.edit")
+    name, act = request.POST.get("name", "")[:63], request.POST.get("act", "")
+    if act not in ACTS:
+        raise BadRequest(f"An act on a node is one of {', '.join(ACTS)}.")
     node = Node.objects.filter(pk=name).first()
     if node is None:
-        raise NotFound(_("There is no node {name}.").format(name=name[:63]))
+        raise NotFound(_("There is no node {name}.").format(name=name))
     reason = request.POST.get("reason", "").strip()
     if not reason and act != "uncordon":
-        raise ReasonMissing(_("Say in a few words why {name} is taken out of service: others will read it.").format(name=name))
-    version = request.POST.get("version", "")
+        messages.error(
+            request, _("Say in a few words why {name} leaves service. Nothing was changed.").format(name=name)
+        )
+        return redirect("cluster")
     node_state_set(
-        node=node,
-        state=ACTS[act],
-        reason=reason,
-        user=request.user,
-        version=int(version) if version.isdecimal() and len(version) < 10 else node.version,
-        now=timezone.now(),
+        node=node, state=ACTS[act], reason=reason, user=request.user, version=node.version, now=timezone.now()
     )
     messages.success(request, _("Node {name} is changed.").format(name=name))
     return redirect("cluster")

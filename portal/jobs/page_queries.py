@@ -171,6 +171,37 @@ def ahead_of(job: Job) -> tuple[int, int]:
     return len(sizes), sum(nodes * gpus for nodes, gpus in sizes)
 
 
+@dataclass(frozen=True)
+class Holder:
+    """A live job that holds GPUs of the type that another one waits for. ``job`` is None when it may not be seen."""
+
+    job: Job | None
+    team: str
+    num_gpus: int
+    since: datetime
+    until: datetime | None
+
+
+def holders_before(job: Job, user: User) -> list[Holder]:
+    """Who holds what the job needs: GPUs of its type, in its own queue only where its queue's quota is the reason.
+
+    Those that end first by their time limit come first; at most six.
+    """
+    rows = Attempt.objects.filter(job__gpu_type=job.gpu_type, allocations__until__isnull=True)
+    if (job.pending_reason or {}).get("code") == "team_quota":
+        rows = rows.filter(job__queue=job.queue_id)
+    rows = rows.select_related("job__team", "job__user").annotate(count=Count("allocations"))
+    seen = set(jobs_visible_to(user).filter(state__in=sorted(LIVE_STATES)).values_list("pk", flat=True))
+    found = []
+    for attempt in rows:
+        limit = attempt.job.time_limit_s
+        until = attempt.created_at + timedelta(seconds=limit) if limit else None
+        shown = attempt.job if attempt.job_id in seen else None
+        found.append(Holder(shown, attempt.job.team.name, attempt.count, attempt.created_at, until))
+    found.sort(key=lambda h: (h.until is None, h.until or h.since, h.since))
+    return found[:6]
+
+
 def recent_jobs(user: User, states: Iterable[str], *, since: datetime | None = None) -> list[Job]:
     """The user's own jobs in these states, the latest change first, at most ten."""
     rows = jobs_visible_to(user).filter(user=user, state__in=list(states))

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from django.utils.functional import Promise
+from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from portal.jobs.models import Attempt, Restart
@@ -126,4 +127,7 @@ def _segment(phase: Phase, origin: datetime, span_s: float) -> Segment:
 
 def _ticks(span_s: float) -> list[Tick]:
     step = tick_step_s(span_s, most=6)
-    return [Tick(100 * s / span_s, duration(s) if s else "0") for s in range(0, int(span_s) + 1, step)]
+    return [
+        Tick(100 * s / span_s, duration(s) if s >= 10 or not s else f"{s} {_t('s')}")
+        for s in range(0, int(span_s) + 1, step)
+    ]

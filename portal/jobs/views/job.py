@@ -1,6 +1,7 @@
 """The page of one job: its parts, which renew themselves, its log, and what can be done to it."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.contrib import messages
@@ -20,7 +21,15 @@ from portal.jobs.lifecycle import JOB_FINAL, JOB_TRANSITIONS, JobAction, JobStat
 from portal.jobs.log_follow import log_since
 from portal.jobs.logs import log_bytes, log_find, log_path, log_tail
 from portal.jobs.models import Attempt, Checkpoint, Job, Rank
-from portal.jobs.page_queries import ahead_of, has_metrics, held_now, job_fingerprint, log_choices, steps_wanted
+from portal.jobs.page_queries import (
+    ahead_of,
+    has_metrics,
+    held_now,
+    holders_before,
+    job_fingerprint,
+    log_choices,
+    steps_wanted,
+)
 from portal.jobs.queries import job_find
 from portal.jobs.telemetry import LogFile
 from portal.jobs.timeline import timeline
@@ -43,6 +52,8 @@ def job_page(request: PageRequest, job_id: str) -> HttpResponse:
         "parts": parts,
         "ended": _settled(job),
         "choices": _log_choices(job),
+        # Whoever opens a failed job wants the words of the rank that failed first.
+        "first_rank": (job.end_cause or {}).get("root_rank") or 0,
         "has_metrics": has_metrics(job),
         "steps": steps_wanted(job),
         "spec_yaml": yaml_of(ordered(job.spec)),
@@ -93,6 +104,8 @@ def _facts(request: PageRequest, job: Job) -> dict[str, Any]:
         "jobs_ahead": ahead[0],
         "gpus_ahead": ahead[1],
         "places": held_now(job),
+        "holders": holders_before(job, request.user) if waits and job.state != JobState.HELD else [],
+        "planned_at": _planned(job),
         "milestones": _milestones(job),
         "steps": steps_wanted(job),
         "checkpoints": list(Checkpoint.objects.filter(job=job).select_related("attempt")[:50]),
@@ -102,6 +115,12 @@ def _facts(request: PageRequest, job: Job) -> dict[str, Any]:
         "may_submit": may(request.user, "job.submit", job.team),
         "announce": _announcement(job),
     }
+
+
+def _planned(job: Job) -> datetime | None:
+    """When the scheduler's calendar starts the job at the latest, if it has said so."""
+    planned = (job.pending_reason or {}).get("planned_start_s")
+    return datetime.fromtimestamp(float(planned), UTC) if planned else None
 
 
 def _announcement(job: Job) -> str:
@@ -190,8 +209,16 @@ def job_log(request: PageRequest, job_id: str) -> HttpResponse:
         offset = log_path(attempt, row).stat().st_size
         lines = log_tail(attempt, row, num_lines=TAIL, contains=contains)
     where = {"file": row.pk, "attempt": attempt.number, "restart": row.restart, "rank": row.rank, "stream": row.stream}
-    return JsonResponse({**where, "lines": lines, "after": offset, "more": bool(after and same),
-                         "ended": _settled(job), "choices": _log_choices(job)})
+    return JsonResponse(
+        {
+            **where,
+            "lines": lines,
+            "after": offset,
+            "more": bool(after and same),
+            "ended": _settled(job),
+            "choices": _log_choices(job),
+        }
+    )
 
 
 @page()

@@ -59,7 +59,9 @@ def _queues(user: User) -> list[QueueView]:
     views = {q.pk: QueueView(q, q.team_id in seen) for q in Queue.objects.select_related("team")}
     for quota in Quota.objects.filter(queue__isnull=False).select_related("queue__team").order_by("gpu_type"):
         views[str(quota.queue_id)].bars.append(quota_bar(quota))
-    for queue_id, nodes, gpus in Job.objects.filter(state__in=WAITING).values_list("queue", "num_nodes", "gpus_per_node"):
+    for queue_id, nodes, gpus in Job.objects.filter(state__in=WAITING).values_list(
+        "queue", "num_nodes", "gpus_per_node"
+    ):
         views[queue_id].num_waiting += 1
         views[queue_id].gpus_waiting += nodes * gpus
     by_queue: dict[str, list[Job]] = defaultdict(list)

@@ -176,7 +176,15 @@ def _start(request: PageRequest) -> dict[str, Any]:
 
 def _copy_of(job: Job) -> dict[str, Any]:
     """The job's spec without what is as its default anyway."""
-    plain = {"priority": 0, "max_retries": 3, "grace_s": 30.0, "resume": "auto", "hold": False, "labels": {}, "environment": {}}
+    plain = {
+        "priority": 0,
+        "max_retries": 3,
+        "grace_s": 30.0,
+        "resume": "auto",
+        "hold": False,
+        "labels": {},
+        "environment": {},
+    }
     spec = {k: v for k, v in job.spec.items() if v is not None and (k not in plain or v != plain[k])}
     if spec.get("resume") not in (None, "none"):
         # A checkpoint of the source job: a copy starts from the beginning.
@@ -193,7 +201,11 @@ def starting_spec(template: str, team: str) -> dict[str, Any]:
     spec: dict[str, Any] = {"team": team, "gpu_type": gpu_type, "gpus_per_node": gpus, "time_limit_s": 3600}
     if template == "script":
         argv = ["python", "train.py"]
-        return spec | {"name": "my-script", "nodes": 1, "workload": {"kind": "command", "argv": argv, "working_dir": "/"}}
+        return spec | {
+            "name": "my-script",
+            "nodes": 1,
+            "workload": {"kind": "command", "argv": argv, "working_dir": "/"},
+        }
     small = template != "gang"
     config: dict[str, Any] = {
         "steps": 60 if small else 300,

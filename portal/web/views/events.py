@@ -54,11 +54,17 @@ class Line:
 def feed_line(event: Event, subject_id: str, names: Mapping[str, str]) -> Line:
     """The event in words, with the address of what it is about."""
     about_job = event.subject_kind in ("job", "attempt")
-    name = names.get(subject_id, subject_id) if about_job else str(event.after if event.verb == "create" else subject_id)
+    name = (
+        names.get(subject_id, subject_id) if about_job else str(event.after if event.verb == "create" else subject_id)
+    )
     template = str(VERBS.get((event.subject_kind, event.verb), "")) or f"{event.verb} {event.subject_kind} {{name}}"
     reason = str(CODES.get(event.reason, event.reason.replace("_", " ") if about_job else event.reason)) or "–"
     text = template.format(actor=event.actor, name=name, reason=reason, change=_change(event))
-    link = reverse("job", args=[subject_id]) if about_job else reverse("cluster" if event.subject_kind == "node" else "quota")
+    link = (
+        reverse("job", args=[subject_id])
+        if about_job
+        else reverse("cluster" if event.subject_kind == "node" else "quota")
+    )
     return Line(event.seq, event.at, text, link)
 
 
