@@ -68,5 +68,5 @@ def log_turn(path: Path) -> None:
     size = path.stat().st_size
     os.truncate(path, 0)
     with path.open("ab") as file:
-        note = f"[trainyard: this log grew too long. Its last {size} bytes are in {past.name}, older ones are gone.]\n"
-        file.write(note.encode())
+        text = f"this log grew too long: its last {size} bytes are in {past.name}, older ones are gone"
+        file.write(f"[trainyard: {text}]\n".encode())

@@ -71,7 +71,7 @@ class Spool:
             self.num_lost += lost
 
     def sync(self) -> None:
-        """Put on the disk for good what waits here: called while the portal is away and waiting may be long."""
+        """Put on the disk for good what waits here; called while the portal is away, for waiting may be long."""
         with self.lock:
             waiting, self._unsynced = self._unsynced & self._sizes.keys(), set()
         try:

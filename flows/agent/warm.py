@@ -1,4 +1,4 @@
-"""The agent's side of the warm start: a process that has imported torch and forks ranks (``trainer.warm``)."""
+"""The agent's side of the warm start: a process that has torch and forks ranks (``trainer.warm``)."""
 
 import json
 import os
@@ -45,7 +45,7 @@ class WarmStart:
         self._rest = b""
 
     def start(self, order: dict[str, Any]) -> None:
-        """Ask for a rank; its pid comes back as a message. Orders are far smaller than the socket's buffer."""
+        """Ask for a rank; its pid comes back as a message. Orders are much smaller than the buffer."""
         self.channel.sendall(json.dumps(order).encode() + b"\n")
 
     def messages(self) -> list[dict[str, Any]] | None:

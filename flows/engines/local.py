@@ -1,5 +1,6 @@
 """Nodes as processes of this machine: a virtual node is an inventory row with a folder of its own."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -124,7 +125,8 @@ class LocalEngine:
     def cleanup(self, plan: LaunchPlan) -> None:
         """Tokens are worth nothing any more, and still nobody's business."""
         for node in plan.nodes:
-            (plan.node_folder(node.name) / "token").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # no folder, no token
+                (plan.node_folder(node.name) / "token").unlink()
 
     def _registered(self, plan: LaunchPlan) -> list[ProcessId]:
         """Agents and ranks as their own files name them."""

@@ -14,6 +14,9 @@ from flows.engines.base import Grant, LaunchPlan
 from flows.engines.local import LocalEngine
 from flows.processes import attempt_processes, wait_until
 from tests.flows.portal import PortalOfOneAttempt
+from tests.flows.prefect import prefect, worker
+
+__all__ = ["prefect", "worker"]
 
 RANK = Path(__file__).with_name("rank.py")
 

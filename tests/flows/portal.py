@@ -54,6 +54,8 @@ class PortalOfOneAttempt:
         self.last_seq: dict[str, int] = {}
         self.settled: dict[str, Any] | None = None
         self.failing = False
+        self.times: dict[str, float] = {}
+        self.on_call: Callable[[str], None] = lambda name: None
         self.port = 0
         self._server: ThreadingHTTPServer | None = None
 
@@ -141,11 +143,18 @@ class PortalOfOneAttempt:
             raise Refusal(404, "not-found")
         if token != self.flow_token:
             raise Refusal(401, "not-authenticated")
-        if body["epoch"] != self.epoch:
+        if int(body["epoch"]) != self.epoch:
             raise Refusal(409, "stale-epoch", f"epoch {self.epoch} is live")
         if self.state != "live":
             raise Refusal(410, "attempt-over")
-        match path.removeprefix(prefix).split("/"):
+        name = path.rsplit("/", 1)[1]
+        self.times.setdefault(name, time.time())
+        answer = self.flow_call(path.removeprefix(prefix).split("/"), body)
+        self.on_call(name)
+        return answer
+
+    def flow_call(self, parts: list[str], body: dict[str, Any]) -> dict[str, Any]:
+        match parts:
             case ["claim"]:
                 return self.claim(body)
             case ["heartbeat"]:
