@@ -22,7 +22,7 @@ class AgeLine:
     def __init__(self, world: World, works: list[QueueWork]) -> None:
         self.world = world
         every = [request for work in works for request in work.requests]
-        every.sort(key=lambda r: (not r.job.held, r.order))
+        every.sort(key=lambda r: r.order)
         self.rest = iter(every)
 
     def next(self) -> tuple[Request, Verdict] | None:
@@ -202,4 +202,5 @@ class PriorityLine:
             heapq.heappush(self.heap, (key, queue, lane.stamp))
 
     def _key(self, request: Request, height: int) -> Key:
-        return (0 if request.job.held else 1, height, *request.order)
+        turn, priority, age, job_id = request.order
+        return (turn, height, priority, age, job_id)

@@ -11,7 +11,9 @@ from scheduler.quota import QuotaTree
 from scheduler.shapes import Refused, Shape, shape_of
 from scheduler.snapshot import PendingJob, Policy
 
-Order = tuple[float, float, str]
+# Held first: what is on its way out of others' hands must not go to a neighbour; then more important
+# first: minus the effective priority, age, id.
+Order = tuple[int, float, float, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +39,6 @@ class Request:
     id: str
     job: PendingJob
     kind: JobClass
-    # More important first: minus the effective priority, age, id.
     order: Order
 
 
@@ -188,7 +189,7 @@ class Intake:
 
     def _enter(self, job: PendingJob, kind: JobClass) -> Request:
         # Ageing and deadlines are counted when the pass begins.
-        request = Request(job.id, job, kind, (-float(job.priority), job.submitted_s, job.id))
+        request = Request(job.id, job, kind, (_turn(job), -float(job.priority), job.submitted_s, job.id))
         self.requests[job.id] = request
         kind.members[job.id] = request
         self.works[kind.queue].kinds[kind] = None
@@ -237,6 +238,10 @@ def _fault(job: PendingJob) -> str:
     return ""
 
 
+def _turn(job: PendingJob) -> int:
+    return 0 if job.held else 1
+
+
 def _closed(tree: QuotaTree, queue: int, job: PendingJob, shape: Shape) -> tuple[Reason, Detail] | None:
     """Why no job of the kind can ever be served under these quotas, or None."""
     if queue in tree.broken:
@@ -265,4 +270,4 @@ def _order(job: PendingJob, policy: Policy, now_s: float) -> Order:
         latest_start = job.deadline_s - (job.time_limit_s or 0)
         if latest_start - now_s <= policy.deadline_horizon_s:
             priority += 0.5
-    return (-priority, job.submitted_s, job.id)
+    return (_turn(job), -priority, job.submitted_s, job.id)

@@ -34,7 +34,7 @@ class TournamentLine:
             winner = self._winner(root, heads)
             assert winner is not None, "a tree with heads has a winner"
             request = self._head(winner)
-            key = (0 if request.job.held else 1, *request.order)
+            key = request.order
             if best is None or key < best[0]:
                 best = (key, winner)
         assert best is not None, "there is a head"
@@ -85,7 +85,8 @@ class TournamentLine:
             lendable += other.potential[parent]
         borrows = usage[node] + amount > limits.subtree[node]
         share = share_from(over, lendable, tree.weight[node])
-        return (0 if request.job.held else 1, int(borrows), share, *request.order)
+        turn, priority, age, job_id = request.order
+        return (turn, int(borrows), share, priority, age, job_id)
 
     def _judge(self, queue: int, request: Request) -> Verdict:
         known = self.judged.get(queue)

@@ -34,7 +34,7 @@ def usage_order(requests: Sequence[Request], subqueues: Sequence[Subqueue], poli
     start = 0
     while start < len(requests):
         end = start
-        while end < len(requests) and requests[end].order[0] == requests[start].order[0]:
+        while end < len(requests) and requests[end].order[:2] == requests[start].order[:2]:
             end += 1
         out.extend(_one_priority(requests[start:end], parts, charged, Fraction(policy.entry_penalty_s)))
         start = end

@@ -33,7 +33,8 @@ class World:
     levels: tuple[str, ...]
     problems: list[str] = field(default_factory=list)
     in_order: dict[HolderKey, list[Holder]] = field(default_factory=dict)
-    # Told to stop, earlier or in this pass.
+    # Running jobs that were told to stop before; `gone`: those and the victims of this pass.
+    stopping: set[Holder] = field(default_factory=set)
     gone: set[Holder] = field(default_factory=set)
     version: int = 0
     departures: int = 0
@@ -66,8 +67,7 @@ class World:
                     holder.rank = rank_of(holder, self.policy, now_s)
         else:
             self.in_order = world.in_order  # sorted once for all passes
-        stopping = (h for hs in world.holders.values() for h in hs if h.job is not None and h.job.evicting)
-        world.leave(sorted(stopping, key=lambda h: h.id))
+        world.leave(sorted(self.stopping, key=lambda h: h.id))
         return world
 
     def add_running(self, job: RunningJob) -> Holder | None:
@@ -81,6 +81,8 @@ class World:
         self.holders[key] = [*self.holders.get(key, ()), holder]
         self.in_order.pop(key, None)
         self.put_back(holder)
+        if job.evicting:
+            self.stopping.add(holder)
         return holder
 
     def drop_running(self, holder: Holder) -> None:
@@ -88,6 +90,7 @@ class World:
         key = (holder.queue, holder.gpu_type)
         self.holders[key] = [h for h in self.holders[key] if h is not holder]
         self.in_order.pop(key, None)
+        self.stopping.discard(holder)
         self.remove(holder)
 
     def ordered(self, queue: int, gpu_type: str) -> list[Holder]:
@@ -245,6 +248,8 @@ def _count_running(world: World, running: Iterable[RunningJob]) -> None:
         holder = holder_of(job, world.tree, world.pools, world.policy, world.now_s)
         key = (holder.queue, job.gpu_type)
         world.holders.setdefault(key, []).append(holder)
+        if job.evicting:
+            world.stopping.add(holder)
         totals[key] = totals.get(key, 0) + holder.size
         if holder.placement:
             free = world.pools[job.gpu_type].free
