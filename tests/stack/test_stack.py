@@ -9,7 +9,7 @@ import pytest
 
 from flows.embedded.layout import ROOT
 from flows.embedded.memory import stack_memory
-from tests.stack.stack import Stack
+from tests.stack.stack import Stack, wait_for
 
 pytestmark = pytest.mark.stack
 
@@ -34,6 +34,7 @@ def remote_addresses(pid: int) -> set[str]:
 
 
 def test_at_rest_the_stack_is_small_and_talks_to_nobody_outside(stack: Stack) -> None:
+    wait_for("the last flow to leave", lambda: len(stack.everything()) <= len(stack.pids()), 30.0)
     processes = [p for p in stack.everything() if p.alive()]
     assert len(processes) >= 6
     for process in processes:
