@@ -5,6 +5,11 @@ from pathlib import Path
 
 from flows.deploy import POOL
 
+UNUSED_SERVICES = (
+    *("SCHEDULER", "LATE_RUNS", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP", "CLEANUP_RECONCILER"),
+    *("EVENT_PERSISTER", "EVENT_LOGGER", "TRIGGERS", "TASK_RUN_RECORDER", "FOREMAN", "REPOSSESSOR"),
+)
+
 
 def prefect_environment(*, api_url: str, auth: str, home: Path) -> dict[str, str]:
     """The environment of Prefect's server, worker and flows."""
@@ -29,13 +34,13 @@ def prefect_environment(*, api_url: str, auth: str, home: Path) -> dict[str, str
         "PREFECT_LOGGING_TO_API_ENABLED": "false",
         "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
+        # Flow runs of long ago are removed; the portal keeps what happened.
+        "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "flow_runs",
+        # On a busy machine a statement waits for the lock, and is not given up after seconds.
+        "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
+        "PREFECT_SERVER_DATABASE_CONNECTION_TIMEOUT": "60",
         # Services that the portal does itself, or that nobody here asks for.
-        "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
-        "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
-        "PREFECT_SERVER_SERVICES_EVENT_LOGGER_ENABLED": "false",
-        "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
-        "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
-        "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
+        **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in UNUSED_SERVICES},
     }
 
 
