@@ -18,12 +18,11 @@ Kind = Literal["text", "int", "duration", "lines", "pairs"]
 
 @dataclass(frozen=True)
 class FormField:
-    """A field of the form and its place in the spec. ``default`` is left out of the spec."""
+    """A field of the form and its place in the spec."""
 
     name: str
     path: tuple[str, ...]
     kind: Kind = "text"
-    default: Any = None
     workload: str = ""
 
 
@@ -38,9 +37,9 @@ FIELDS: Final = (
     FormField("gpu_type", ("gpu_type",)),
     FormField("nodes", ("nodes",), "int"),
     FormField("gpus_per_node", ("gpus_per_node",), "int"),
-    FormField("priority", ("priority",), "int", JobSpec.model_fields["priority"].default),
+    FormField("priority", ("priority",), "int"),
     FormField("time_limit", ("time_limit_s",), "duration"),
-    FormField("max_retries", ("max_retries",), "int", JobSpec.model_fields["max_retries"].default),
+    FormField("max_retries", ("max_retries",), "int"),
     FormField("labels", ("labels",), "pairs"),
     FormField("environment", ("environment",), "pairs"),
     _config("preset", "model", "preset"),
@@ -60,7 +59,7 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "strategy": get_args(TrainerConfig.__annotations__["strategy"]),
     "precision": get_args(TrainerConfig.__annotations__["precision"]),
 }
-# What the form shows where the spec says nothing, since the trainer would take it.
+# What the form shows where the spec says nothing. It stays unsaid in the spec until it is changed.
 SHOWN_DEFAULTS: Final = {
     "nodes": "1",
     "gpus_per_node": "1",
@@ -100,7 +99,8 @@ def spec_of(form: Mapping[str, str], base: Mapping[str, Any]) -> tuple[dict[str,
             continue
         text = form[field.name].replace("\r\n", "\n").strip()
         value = _value(text, field, faults)
-        if value is None or (value == field.default and _get(spec, field.path) is None):
+        unsaid = text == SHOWN_DEFAULTS.get(field.name) and _get(spec, field.path) is None
+        if value is None or unsaid:
             _remove(spec, field.path)
         else:
             _put(spec, field.path, value)

@@ -1,5 +1,9 @@
 """Following a log: what was written after a given byte, line by line."""
 
+from collections.abc import AsyncIterator, Iterator
+
+from asgiref.sync import sync_to_async
+
 from portal.jobs.logs import MAX_TAIL_BYTES, clean, log_path
 from portal.jobs.models import Attempt
 from portal.jobs.telemetry import LogFile
@@ -26,3 +30,9 @@ def log_since(attempt: Attempt, row: LogFile, *, after: int, contains: str = "")
         lines = data[:end]
     texts = [clean(line) for line in lines.split(b"\n")[:-1]]
     return [text for text in texts if contains in text], begin + end
+
+
+async def in_thread(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """The pieces one by one, each read in a thread while the event loop serves others."""
+    while (piece := await sync_to_async(next)(pieces, None)) is not None:
+        yield piece

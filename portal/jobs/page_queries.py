@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
-from django.db.models import Count, F, Max, Q, QuerySet
+from django.db.models import Count, F, Max, Q, QuerySet, TextField
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast
 from django.http import QueryDict
 
 from portal.accounts.models import User
@@ -61,7 +63,8 @@ class JobFilter:
             )
         if self.label:
             name, _, value = self.label.partition("=")
-            rows = rows.filter(labels__contains={name: value}) if _contains() else rows.filter(_label(name, value))
+            # The name is an operand here. Put into a look-up's name, it could be a path or an operator.
+            rows = rows.annotate(wanted=Cast(KeyTextTransform(name, "labels"), TextField())).filter(wanted=value)
         return rows
 
     def jobs(self, user: User) -> tuple[list[Job], str]:
@@ -74,19 +77,6 @@ class JobFilter:
         found = list(rows.order_by("-pk").annotate(num_attempts=Count("attempts"))[: PAGE_SIZE + 1])
         more = found[PAGE_SIZE - 1].pk if len(found) > PAGE_SIZE else ""
         return found[:PAGE_SIZE], more
-
-
-def _contains() -> bool:
-    from django.db import connection
-
-    return bool(connection.features.supports_json_field_contains)
-
-
-def _label(name: str, value: str) -> Q:
-    from django.db.models.fields.json import KT
-
-    # SQLite cannot ask whether an object holds another one; the key is given as data, not as a path of look-ups.
-    return Q(pk__in=Job.objects.annotate(wanted=KT(f"labels__{name}")).filter(wanted=value).values("pk"))
 
 
 def state_counts(rows: QuerySet[Job]) -> dict[str, int]:

@@ -14,9 +14,11 @@ from typing import Final
 from django.utils.translation.template import templatize
 
 CALLS: Final = {
-    "_": (0,), "_t": (0,), "gettext": (0,), "gettext_lazy": (0,), "ngettext": (0, 1), "ngettext_lazy": (0, 1),
-    "pgettext": (1,), "pgettext_lazy": (1,),
-}  # fmt: skip
+    # The places of the texts among a call's arguments; Python files give gettext short names.
+    **dict.fromkeys(("_", "_t", "_n", "gettext", "gettext_lazy", "gettext_noop"), (0,)),
+    **dict.fromkeys(("ngettext", "ngettext_lazy"), (0, 1)),
+    **dict.fromkeys(("pgettext", "pgettext_lazy"), (1,)),
+}
 EOT: Final = "\x04"  # between a context and its message, in .mo files
 
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.contrib import messages
+from django.core.handlers.asgi import ASGIRequest
 from django.http import Http404, HttpResponse, HttpResponseBase, JsonResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
@@ -18,7 +19,7 @@ from portal.errors import BadRequest, NotFound
 from portal.jobs import services
 from portal.jobs.forms import ordered, yaml_of
 from portal.jobs.lifecycle import JOB_FINAL, JOB_TRANSITIONS, JobAction, JobState
-from portal.jobs.log_follow import log_since
+from portal.jobs.log_follow import in_thread, log_since
 from portal.jobs.logs import log_bytes, log_find, log_path, log_tail
 from portal.jobs.models import Attempt, Checkpoint, Job, Rank
 from portal.jobs.page_queries import (
@@ -226,7 +227,10 @@ def job_log_file(request: PageRequest, job_id: str) -> HttpResponseBase:
     """A whole log, as a file."""
     job = _find(request.user, job_id)
     attempt, row = _log(request, job)
-    response = StreamingHttpResponse(log_bytes(log_path(attempt, row)), content_type="text/plain; charset=utf-8")
+    pieces = log_bytes(log_path(attempt, row))
+    # An ASGI server would read a synchronous iterator whole before it sends the first byte.
+    content = in_thread(pieces) if isinstance(request, ASGIRequest) else pieces
+    response = StreamingHttpResponse(content, content_type="text/plain; charset=utf-8")
     name = f"{job.pk}-attempt{attempt.number}-restart{row.restart}-rank{row.rank}.{row.stream}.log"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     return response

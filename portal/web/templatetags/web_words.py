@@ -7,8 +7,10 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from portal.errors import PortalError
+from portal.web.refusals import told
 
 register = template.Library()
+register.filter("told", told)
 
 TITLES: Final[dict[str, str | Promise]] = {
     "refused": _("The request was refused"),

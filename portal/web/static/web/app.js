@@ -120,3 +120,6 @@ document.addEventListener("click", async (event) => {
   toast(button.dataset.done, "success");
 });
 tick();
+
+// On a narrow screen the rail scrolls sideways: the current section is brought into view.
+document.querySelector(".rail [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
