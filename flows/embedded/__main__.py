@@ -1,4 +1,4 @@
-"""``python -m flows.embedded up|demo|status|probe``."""
+"""``python -m flows.embedded up|demo|status|manage|probe``."""
 
 import argparse
 import base64
@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from flows.embedded.http import ask
-from flows.embedded.layout import CannotStart
+from flows.ask import ask
+from flows.embedded.layout import CannotStart, layout_read
 from flows.embedded.supervisor import Interrupted
 
 
@@ -19,6 +19,8 @@ def main() -> int:
     try:
         if options.command == "status":
             return show_status(options.data_dir.resolve(), options.json)
+        if options.command == "manage":
+            return run_manage(options.data_dir.resolve(), options.arguments)
         if options.command == "probe":
             return probe(options.url, os.environ.get(options.auth_env or "", ""))
         if options.command == "demo":
@@ -64,6 +66,9 @@ def _arguments() -> argparse.Namespace:
     status = commands.add_parser("status", help="what runs, and how much memory it takes")
     status.add_argument("--data-dir", type=Path, default=Path(".trainyard/up"))
     status.add_argument("--json", action="store_true")
+    manage_ = commands.add_parser("manage", help="a command of manage.py on a stack's data folder: manage COMMAND …")
+    manage_.add_argument("--data-dir", type=Path, default=Path(".trainyard/up"))
+    manage_.add_argument("arguments", nargs=argparse.REMAINDER, metavar="COMMAND …")
     probe_ = commands.add_parser("probe", help="whether a server of ours serves: for the health checks of containers")
     probe_.add_argument("url")
     probe_.add_argument("--auth-env", help="environment variable with user:password")
@@ -79,6 +84,15 @@ def _port(text: str) -> int:
 def say(text: str) -> None:
     """A line of progress with the time."""
     print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
+
+
+def run_manage(data: Path, arguments: list[str]) -> int:
+    """Become ``manage.py`` with the environment of the stack: its database, its keys."""
+    from flows.embedded.children import manage, portal_environment
+
+    layout = layout_read(data)
+    # Passwords for --password-env and the like come from the person's own environment.
+    os.execve(sys.executable, manage(*arguments), {**os.environ, **portal_environment(layout)})  # noqa: S606 - no shell is what we want
 
 
 def probe(url: str, auth: str) -> int:

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from flows.ask import ask
 from flows.deploy import POOL
 from flows.embedded.cleanup import STACK_VARIABLE
-from flows.embedded.http import ask
 from flows.embedded.layout import ROOT, CannotStart, Layout, secret_of
 from flows.embedded.unit import Unit
 from flows.prefect_env import migrate_argv, prefect_environment, server_argv, worker_argv

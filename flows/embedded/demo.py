@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flows.ask import ask
 from flows.embedded.children import manage, portal_environment, stack_units
-from flows.embedded.http import ask
 from flows.embedded.layout import ROOT, CannotStart, Layout
 from flows.embedded.memory import stack_memory
 from flows.embedded.report import DemoFacts, faults_of, report_text
@@ -187,9 +188,13 @@ class _Story:
     def _people(self) -> None:
         words = self._manage("admin_create", "admin").split()
         self.password = words[-1]
-        for team in ("language", "vision"):
-            self._manage("team_create", team, "--quota", "cpu-sim=2", "--cohort", "research", "--member", "admin:owner")
-        self.portal.token = self._manage("token_create", "admin", "--name", "demo").strip()
+        limits = ("--quota", "cpu-sim=2", "--cohort", "research", "--member", "admin:owner")
+        commands = [("team_create", team, *limits) for team in ("language", "vision")]
+        with ThreadPoolExecutor(2) as pool:
+            *_, token = pool.map(
+                lambda words: self._manage(*words), [*commands, ("token_create", "admin", "--name", "demo")]
+            )
+        self.portal.token = token.strip()
         self.say("made an administrator and two teams; each owns 2 GPUs and may borrow the other's")
 
     def _manage(self, *arguments: str) -> str:

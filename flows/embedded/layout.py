@@ -106,6 +106,14 @@ def layout_open(data: Path, port: int | None) -> Layout:
     return Layout(data, chosen, prefect_port)
 
 
+def layout_read(data: Path) -> Layout:
+    """The layout of a data folder on which a stack has been started before."""
+    ports = read_json(data / "ports.json")
+    if ports is None or not (data / "secrets").is_dir():
+        raise CannotStart(f"No stack has been started on {data} yet. Start one with `make up`, or give its --data-dir.")
+    return Layout(data, int(ports["port"]), int(ports["prefect_port"]))
+
+
 def _portal_port(before: object) -> int:
     candidates = ([before] if isinstance(before, int) else []) + list(PREFERRED_PORTS)
     for port in candidates:
