@@ -34,5 +34,9 @@ def log_since(attempt: Attempt, row: LogFile, *, after: int, contains: str = "")
 
 async def in_thread(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
     """The pieces one by one, each read in a thread while the event loop serves others."""
-    while (piece := await sync_to_async(next)(pieces, None)) is not None:
+
+    def following() -> bytes | None:
+        return next(pieces, None)
+
+    while (piece := await sync_to_async(following)()) is not None:
         yield piece

@@ -74,7 +74,7 @@ class JobFilter:
             rows = rows.filter(state__in=self.states)
         if self.before:
             rows = rows.filter(pk__lt=self.before)
-        found = list(rows.order_by("-pk").annotate(num_attempts=Count("attempts"))[: PAGE_SIZE + 1])
+        found: list[Job] = [*rows.order_by("-pk").annotate(num_attempts=Count("attempts"))[: PAGE_SIZE + 1]]
         more = found[PAGE_SIZE - 1].pk if len(found) > PAGE_SIZE else ""
         return found[:PAGE_SIZE], more
 
@@ -211,11 +211,7 @@ def gpu_holders(user: User) -> dict[tuple[str, int], dict[str, Any]]:
         job_name=F("attempt__job__name"),
         team=F("attempt__job__team__name"),
     )
-    found = {}
-    for row in rows:
-        row["visible"] = row["job_id"] in visible
-        found[row["node_id"], row["gpu_index"]] = row
-    return found
+    return {(row["node_id"], row["gpu_index"]): {**row, "visible": row["job_id"] in visible} for row in rows}
 
 
 def failed_since(now: datetime) -> datetime:

@@ -10,6 +10,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from portal.accounts.models import User
 from portal.events.services import event_record
 from portal.quotas.models import Cohort, Queue, Quota
 from portal.quotas.services import MAX_LIMIT, LimitChange, limits_json, quota_change
@@ -78,6 +79,7 @@ class QuotaAdmin(KeptAdmin):
             limits = LimitChange(obj.nominal, obj.borrow_limit, obj.lend_limit)
             fresh = Quota.objects.get(pk=obj.pk)
             version = form.cleaned_data["version"]
+            assert isinstance(request.user, User), "the admin's own gate has turned strangers away"
             quota_change(quota=fresh, change=limits, user=request.user, version=version, now=now, reason=reason)
             return
         obj.save()

@@ -66,7 +66,7 @@ def quota_tree() -> list[Branch]:
     for queue in Queue.objects.select_related("team"):
         home = branches[queue.cohort_id] if queue.cohort_id else alone
         home.queues.append((queue, bars[queue.pk]))
-    roots = []
+    roots: list[Branch] = []
     for branch in branches.values():
         assert branch.cohort is not None
         parent = branches.get(branch.cohort.parent_id or "")

@@ -10,8 +10,8 @@ from portal.quotas.services import LimitChange
 def potentials(gpu_type: str, changes: Mapping[int, LimitChange] | None = None) -> dict[str, int]:
     """Queue id → the most GPUs of the type that it could ever use, all others idle, with these limits changed."""
     changes = changes or {}
-    at_cohort: dict[str | None, Limits] = {}
-    at_queue: dict[str | None, Limits] = {}
+    at_cohort: dict[str, Limits] = {}
+    at_queue: dict[str, Limits] = {}
     for quota in Quota.objects.filter(gpu_type=gpu_type):
         new = changes.get(quota.pk)
         limits = (
@@ -22,7 +22,7 @@ def potentials(gpu_type: str, changes: Mapping[int, LimitChange] | None = None) 
         if quota.queue_id:
             at_queue[quota.queue_id] = limits
         else:
-            at_cohort[quota.cohort_id] = limits
+            at_cohort[str(quota.cohort_id)] = limits
     cohorts = {c.pk: c for c in Cohort.objects.all()}
     tree = _Tree(cohorts, dict(Queue.objects.values_list("pk", "cohort_id")), at_cohort, at_queue)
     return {str(queue): tree.queue_potential(str(queue)) for queue in at_queue}

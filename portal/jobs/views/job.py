@@ -198,7 +198,7 @@ def job_log(request: PageRequest, job_id: str) -> HttpResponse:
         attempt, row = _log(request, job)
     except NotFound:
         # No rank has written anything yet: nothing is wrong, and the next call may find something.
-        nothing = {"file": None, "lines": [], "after": 0, "more": False, "ended": _settled(job)}
+        nothing: dict[str, Any] = {"file": None, "lines": [], "after": 0, "more": False, "ended": _settled(job)}
         return JsonResponse({**nothing, "choices": _log_choices(job)})
     contains = request.GET.get("q", "")[:200]
     after = request.GET.get("after", "")
