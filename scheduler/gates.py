@@ -29,6 +29,7 @@ class Gates:
         }
         hourly = self.policy.max_preemptions_per_hour
         self.victims_left = inf if hourly is None else hourly - snapshot.num_preempted_last_hour
+        world.is_calm = self.victims_left <= 0
         budget = self.policy.disruption_budget_gpu_s
         self.loss_left_gpu_s = inf if budget is None else budget
 
@@ -69,6 +70,7 @@ class Gates:
     def disturbed(self, victims: list[Holder]) -> None:
         """The victims are told to stop."""
         self.victims_left -= len(victims)
+        self.world.is_calm = self.victims_left <= 0
         self.loss_left_gpu_s -= self._loss(victims)
 
     def _loss(self, victims: list[Holder]) -> float:

@@ -138,6 +138,8 @@ def _stable_room(world: World, limits: TypeLimits, request: Request, policy: Pre
 
     A search stays fruitless while nothing changes in the queue's tree and no node's GPUs come free.
     """
+    if world.is_calm:
+        return None
     kind, job = request.kind, request.job
     by_age = policy.within_queue == WithinQueue.LOWER_OR_NEWER_EQUAL
     key = (kind, limits.gpu_type, job.submitted_s if by_age else None, job.protected_s)

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scheduler.judge import Verdict, current_height, judge, least_height
+from scheduler.memory import Group, Memory
+from scheduler.plan import Detail, Reason
 from scheduler.prospects import Prospects
 from scheduler.requests import JobClass, QueueWork, Request
 from scheduler.world import World
 
-# Called with jobs that had no turn of their own: kind, ids, the GPU type that they wait for.
-Answer = Callable[[JobClass, tuple[str, ...], str], None]
+# Why jobs of a kind wait for GPUs of a type.
+Explain = Callable[[JobClass, str], tuple[Reason, Detail]]
 Key = tuple[int, int, float, float, str]
 # With fewer jobs each gets a turn of its own, so that its reason is of the very moment of its turn.
 MIN_JOBS_TO_SKIP = 2000
@@ -33,11 +35,12 @@ class AgeLine:
     def before_departure(self, request: Request) -> None:
         """Victims are about to leave for the request."""
 
-    def decided(self, request: Request, *, changed: bool, evicted: bool) -> None:
+    def decided(self, request: Request, *, changed: bool, evicted: bool, told: bool = True) -> None:
         """The request is done."""
 
-    def finish(self) -> None:
-        """All are decided."""
+    def finish(self) -> list[Group]:
+        """All were told at their turn."""
+        return []
 
 
 @dataclass(slots=True)
@@ -65,12 +68,15 @@ class PriorityLine:
     the height before the eviction, so that each change need not start all such searches again.
     """
 
-    def __init__(self, world: World, works: list[QueueWork], answer: Answer, *, skip: bool | None = None) -> None:
-        self.answer = answer
+    def __init__(
+        self, world: World, works: list[QueueWork], explain: Explain, memory: Memory, *, skip: bool | None = None
+    ) -> None:
+        self.explain = explain
+        self.memory = memory
         self.world = world
         self.skip = sum(len(w.requests) for w in works) >= MIN_JOBS_TO_SKIP if skip is None else skip
         self.prospects = Prospects(world)
-        self.lanes = {work.queue: _Lane(work.requests) for work in works}
+        self.lanes: dict[int, _Lane] = {}
         self.works = {work.queue: work for work in works}
         self.heap: list[tuple[Key, int, int]] = []
         self.unsteady: set[int] = set()
@@ -78,8 +84,10 @@ class PriorityLine:
         self.turned: dict[int, dict[JobClass, set[str]]] = {}
         self.concerned: set[int] = set()
         self.key: Key = (0, 0, 0.0, 0.0, "")
-        for queue in self.lanes:
-            if not self._all_hopeless(queue):
+        self.answers: list[Group] = []
+        for queue, work in self.works.items():
+            if not self._all_hopeless(work):
+                self.lanes[queue] = _Lane(work.requests)
                 self._enter(queue)
 
     def next(self) -> tuple[Request, Verdict] | None:
@@ -109,20 +117,23 @@ class PriorityLine:
         """Victims are about to leave for the request: skipped jobs whose turn is over are answered now."""
         root = self.world.tree.root
         mine = root[request.kind.queue]
-        self.concerned = {other for other in self.lanes if root[other] == mine} | self.unsteady
+        self.concerned = {other for other in self.works if root[other] == mine} | self.unsteady
         self.concerned |= {kind.queue for kind in self.prospects.for_nodes}
         self.prospects.for_nodes = set()
         for queue in self.concerned - {request.kind.queue}:
-            lane = self.lanes[queue]
+            lane = self.lanes.get(queue)
+            if lane is None:
+                requests = self.works[queue].requests
+                lane = self.lanes[queue] = _Lane(requests, live=len(requests))
             if lane.at < lane.live:
                 self._settle(queue, lane)
             lane.live, lane.passed = lane.at, {}
 
-    def decided(self, request: Request, *, changed: bool, evicted: bool) -> None:
+    def decided(self, request: Request, *, changed: bool, evicted: bool, told: bool = True) -> None:
         """The request is done; `changed`: GPUs were given out, `evicted`: victims were chosen."""
         queue = request.kind.queue
         lane = self.lanes[queue]
-        if self.skip:
+        if told:
             self.turned.setdefault(queue, {}).setdefault(request.kind, set()).add(request.id)
         lane.at = lane.live = lane.live + 1
         lane.passed = {}
@@ -133,26 +144,40 @@ class PriorityLine:
             self._enter(other)
         self.unsteady -= again
 
-    def finish(self) -> None:
-        """Answer the jobs that had no turn of their own."""
+    def finish(self) -> list[Group]:
+        """Why jobs wait that were not told so at their turn, by the state at the end of the pass."""
         if not self.skip:
-            return
+            return []
         for queue, work in self.works.items():
             turned = self.turned.get(queue)
+            if turned is None and self.memory.is_quiet(self.world, queue):
+                groups = self.memory.known_answers(self.world, queue)
+                if groups is None:
+                    groups = [self._answer(kind, tuple(kind.members)) for kind in work.kinds]
+                    self.memory.keep_answers(self.world, queue, groups)
+                self.answers.extend(groups)
+                continue
             for kind in work.kinds:
-                if turned is None or kind not in turned:
-                    ids = tuple(kind.members)
-                else:
-                    ids = tuple(i for i in kind.members if i not in turned[kind])
+                gone = turned.get(kind) if turned is not None else None
+                ids = tuple(kind.members) if gone is None else tuple(i for i in kind.members if i not in gone)
                 if ids:
-                    one = len(kind.gpu_types) == 1
-                    self.answer(kind, ids, kind.gpu_types[0] if one else self.prospects.waiting_height(kind)[1])
+                    self.answers.append(self._answer(kind, ids))
+        return self.answers
 
-    def _all_hopeless(self, queue: int) -> bool:
-        work, lane = self.works[queue], self.lanes[queue]
-        if not self.skip or not all(self.prospects.hopeless(kind) for kind in work.kinds):
-            return not lane.requests
-        lane.live = len(lane.requests)
+    def _answer(self, kind: JobClass, ids: tuple[str, ...]) -> Group:
+        one = len(kind.gpu_types) == 1
+        return (ids, *self.explain(kind, kind.gpu_types[0] if one else self.prospects.waiting_height(kind)[1]))
+
+    def _all_hopeless(self, work: QueueWork) -> bool:
+        """Whether the queue can be left aside. It is remembered if that is for want of quota alone."""
+        if not self.skip:
+            return False
+        if self.memory.is_quiet(self.world, work.queue):
+            return True
+        if not all(self.prospects.hopeless(kind) for kind in work.kinds):
+            return False
+        if not any(kind in self.prospects.for_nodes for kind in work.kinds):
+            self.memory.keep_quiet(self.world, work.queue)
         return True
 
     def _advance(self, lane: _Lane) -> bool:
@@ -190,7 +215,7 @@ class PriorityLine:
             lane.at += 1
         for kind, ids in done.items():
             self.turned.setdefault(queue, {}).setdefault(kind, set()).update(ids)
-            self.answer(kind, tuple(ids), heights[kind][1])
+            self.answers.append((tuple(ids), *self.explain(kind, heights[kind][1])))
 
     def _enter(self, queue: int) -> None:
         lane = self.lanes[queue]

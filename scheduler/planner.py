@@ -1,9 +1,12 @@
 """One pass: decide every pending job, one after the other, on the state that the earlier ones leave."""
 
+from typing import TypedDict
+
 from scheduler.calendar import Calendar, Slot
 from scheduler.gates import Gates
 from scheduler.judge import Mode, Verdict
 from scheduler.line import AgeLine, PriorityLine
+from scheduler.memory import Memory
 from scheduler.nodes import as_mapping
 from scheduler.placement import Placement
 from scheduler.plan import Detail, Hold, Plan, Planned, Preempt, Reason, Start
@@ -27,17 +30,24 @@ def decide(snapshot: Snapshot) -> Plan:
     return run_pass(world, work, snapshot)
 
 
-def run_pass(base: World, work: Intake, snapshot: Snapshot, *, skip: bool | None = None) -> Plan:
+def run_pass(
+    base: World, work: Intake, snapshot: Snapshot, memory: Memory | None = None, *, skip: bool | None = None
+) -> Plan:
     """One pass over a world and an intake that were built before; both are left as they were.
 
     Of the snapshot only what is not in them is read: time, policy, nodes, windows, licences, shares.
+    `memory`: what earlier passes over the same books found. `skip`: see PriorityLine.
     """
+    memory = Memory() if memory is None else memory
     world = base.begin(snapshot.now_s)
     policy = snapshot.policy
     evict, replace = upkeep(world, snapshot)
     run = Pass(world, snapshot)
     for job, reason, detail in work.begin(snapshot.now_s):
         run.told.tell(job, reason, detail)
+    for queue in work.touched:
+        memory.forget(queue)
+    work.touched.clear()
     shares = all_shares(world.tree, world.usage) if policy.ordering == Ordering.FAIR_SHARE else {}
     works = [_in_turn(w, world, snapshot) for w in work.works.values() if w.requests]
     line: PriorityLine | TournamentLine | AgeLine
@@ -46,14 +56,14 @@ def run_pass(base: World, work: Intake, snapshot: Snapshot, *, skip: bool | None
     elif policy.backfill:
         line = AgeLine(world, works)
     else:
-        line = PriorityLine(world, works, run.answer, skip=skip)
+        line = PriorityLine(world, works, run.explain, memory, skip=skip)
+        run.tells_later = line.skip
     while (head := line.next()) is not None:
         request, verdict = head
         if verdict.room is not None:
             line.before_departure(request)
-        changed, evicted = run.carry_out(request, verdict)
-        line.decided(request, changed=changed, evicted=evicted)
-    line.finish()
+        line.decided(request, **run.carry_out(request, verdict))
+    run.told.tell_all(line.finish())
     return Plan(
         start=tuple(run.start),
         preempt=tuple(run.preempt),
@@ -78,6 +88,18 @@ def _in_turn(work: QueueWork, world: World, snapshot: Snapshot) -> QueueWork:
     return QueueWork(work.queue, usage_order(work.requests, parts, snapshot.policy), work.kinds)
 
 
+class Outcome(TypedDict):
+    """What a decision did: gave GPUs out, told victims to stop, told the job why it waits."""
+
+    changed: bool
+    evicted: bool
+    told: bool
+
+
+def _outcome(*, changed: bool = False, evicted: bool = False, told: bool = True) -> Outcome:
+    return Outcome(changed=changed, evicted=evicted, told=told)
+
+
 class Pass:
     """The decisions so far."""
 
@@ -92,36 +114,41 @@ class Pass:
         self.hold: list[Hold] = []
         self.planned: list[Planned] = []
         self.told = Told()
+        # In a large pass jobs are told why they wait at its end, equal ones together.
+        self.tells_later = False
+        self.at_turn: dict[JobClass, tuple[Reason, Detail]] = {}
 
-    def answer(self, kind: JobClass, jobs: tuple[str, ...], gpu_type: str) -> None:
-        """Say why jobs wait that had no turn of their own."""
-        found = space_reason(self.world, kind, gpu_type)
-        assert found is not None, "hopeless jobs have no room"
-        self.told.tell_all(jobs, *found)
+    def explain(self, kind: JobClass, gpu_type: str) -> tuple[Reason, Detail]:
+        """Why jobs of the kind wait, told at the end of the pass."""
+        # What leaves during a pass may make room for jobs whose turn is over: theirs stands.
+        return space_reason(self.world, kind, gpu_type) or self.at_turn[kind]
 
-    def carry_out(self, request: Request, verdict: Verdict) -> tuple[bool, bool]:
-        """Take the step that the verdict allows. Whether GPUs were given out, and victims chosen."""
+    def carry_out(self, request: Request, verdict: Verdict) -> Outcome:
+        """Take the step that the verdict allows."""
         if verdict.mode >= Mode.PREEMPT:
             closed = self.gates.closed(request)
             if closed is not None:
                 self.told.tell(request.id, *closed)
-                return False, False
+                return _outcome()
         if verdict.mode == Mode.FIT and verdict.at_once:
-            return self._start(request, verdict), False
+            return _outcome(changed=self._start(request, verdict))
         if verdict.mode == Mode.FIT or (verdict.room is not None and self.gates.may_disturb(verdict.room.victims)):
             self._hold(request, verdict)
-            return True, verdict.room is not None
+            return _outcome(changed=True, evicted=verdict.room is not None)
         if verdict.room is not None:
             # The victims are legal, but this pass has disturbed enough.
             victims = tuple(v.id for v in verdict.room.victims)
             self._wait(request, verdict, Reason.DISRUPTION_BUDGET, {"victims": victims})
-            return False, False
+            return _outcome()
         found = space_reason(self.world, request.kind, verdict.gpu_type)
         assert found is not None, "a job that fits is started or held"
-        self._wait(request, verdict, *found)
-        if verdict.mode == Mode.NO_CANDIDATES and not self.policy.backfill:
-            return self._reserve(request, verdict), False
-        return False, False
+        if self.tells_later:
+            self.at_turn[request.kind] = found
+        else:
+            self._wait(request, verdict, *found)
+        reserves = verdict.mode == Mode.NO_CANDIDATES and not self.policy.backfill
+        changed = reserves and self._reserve(request, verdict)
+        return _outcome(changed=changed, told=not self.tells_later)
 
     def _start(self, request: Request, verdict: Verdict) -> bool:
         """Start the job, unless the calendar has something against it."""

@@ -5,9 +5,14 @@ victims and keeps nothing from others is then hopeless for the rest of the pass:
 answered together, without a turn of their own.
 """
 
+import numpy as np
+
+from scheduler.eviction import evictable
+from scheduler.holders import Holder
 from scheduler.judge import may_look
 from scheduler.quota import TypeLimits
 from scheduler.requests import JobClass
+from scheduler.shapes import Shape
 from scheduler.snapshot import Borrow, Ordering, Reclaim, WithinQueue
 from scheduler.world import World
 
@@ -22,6 +27,7 @@ class Prospects:
         self.known: dict[JobClass, int] = {}
         # Kinds for which quota would do, but no nodes: they hope again when any victim leaves.
         self.for_nodes: set[JobClass] = set()
+        self.workers: dict[tuple[str, Shape], tuple[int, int]] = {}
         # Queues with running jobs, by root and GPU type.
         self.holding: dict[tuple[int, str], set[int]] = {}
         for (queue, gpu_type), holders in world.holders.items():
@@ -37,12 +43,22 @@ class Prospects:
             limits = self.world.tree.types.get(gpu_type)
             if limits is None or not limits.listed[kind.queue] or kind.size > limits.potential[kind.queue]:
                 continue
-            if self._has_quota(limits, kind):
+            free = self.world.tree.available(limits, self.world.usage[gpu_type], kind.queue)
+            if not kind.may_borrow:
+                free = min(free, limits.subtree[kind.queue] - self.world.usage[gpu_type][kind.queue])
+            if free >= kind.size:
                 if not self.world.known_misfit(gpu_type, kind.shape):
                     return False
                 short_of_nodes = True
-            if self._may_act(limits, kind):
+            if not kind.may_preempt:
+                continue
+            if self._may_reserve(limits, kind) or self._may_reclaim(limits, kind):
                 return False
+            own = self._own_victims(limits, kind)
+            if own and free + sum(holder.size for holder in own) >= kind.size:
+                if self._nodes_would_do(gpu_type, kind.shape, own):
+                    return False
+                short_of_nodes = True
         self.known[kind] = self.world.departures
         if short_of_nodes:
             self.for_nodes.add(kind)
@@ -63,36 +79,66 @@ class Prospects:
                 best, chosen = rank, gpu_type
         return (0, chosen) if best is None else (-best[1], chosen)
 
-    def _has_quota(self, limits: TypeLimits, kind: JobClass) -> bool:
-        usage = self.world.usage[limits.gpu_type]
-        if not kind.may_borrow and usage[kind.queue] + kind.size > limits.subtree[kind.queue]:
+    def _may_reserve(self, limits: TypeLimits, kind: JobClass) -> bool:
+        """Whether a job of the kind without victims would keep capacity from others."""
+        if self.world.tree.queues[kind.queue].preemption.reclaim_within_cohort == Reclaim.ANY:
             return False
-        return self.world.tree.available(limits, usage, kind.queue) >= kind.size
+        usage = self.world.usage[limits.gpu_type]
+        _, below_root = self.world.tree.borrow_height(limits, usage, kind.queue, kind.size)
+        return may_look(self.world, limits, kind, below_root)
 
-    def _may_act(self, limits: TypeLimits, kind: JobClass) -> bool:
-        """Whether the kind might evict, or keep capacity from others. True when in doubt."""
+    def _may_reclaim(self, limits: TypeLimits, kind: JobClass) -> bool:
+        """Whether the kind might evict jobs of other queues. True when in doubt."""
         tree, queue = self.world.tree, kind.queue
         policy = tree.queues[queue].preemption
-        usage = self.world.usage[limits.gpu_type]
-        if not kind.may_preempt:
-            return False
-        if policy.reclaim_within_cohort != Reclaim.ANY:
-            _, below_root = tree.borrow_height(limits, usage, queue, kind.size)
-            if may_look(self.world, limits, kind, below_root):
-                return True  # without candidates it would reserve
-        if policy.within_queue != WithinQueue.NEVER:
-            first = self.world.ordered(queue, limits.gpu_type)
-            if first and first[0].priority <= kind.priority:
-                equal = policy.within_queue == WithinQueue.LOWER_OR_NEWER_EQUAL
-                if equal or first[0].priority < kind.priority:
-                    return True
         if policy.reclaim_within_cohort == Reclaim.NEVER or tree.parent[queue] < 0:
             return False
         if not self.holding.get((tree.root[queue], limits.gpu_type), _NOBODY) - {queue}:
             return False
         if self.world.policy.ordering == Ordering.FAIR_SHARE or policy.borrow_within_cohort != Borrow.NEVER:
             return True
+        usage = self.world.usage[limits.gpu_type]
         if usage[queue] + kind.size <= limits.subtree[queue]:
             return True
         # A right to evict that stems from a cohort's own quota, below the root.
         return tree.borrow_height(limits, usage, queue, kind.size)[1]
+
+    def _own_victims(self, limits: TypeLimits, kind: JobClass) -> list[Holder]:
+        """Jobs of the own queue that some job of the kind may evict."""
+        policy = self.world.tree.queues[kind.queue].preemption
+        if policy.within_queue == WithinQueue.NEVER:
+            return []
+        out: list[Holder] = []
+        for holder in self.world.ordered(kind.queue, limits.gpu_type):
+            equal = holder.priority == kind.priority and policy.within_queue == WithinQueue.LOWER_OR_NEWER_EQUAL
+            if holder.priority >= kind.priority and not equal:
+                break
+            if evictable(self.world, holder):
+                out.append(holder)
+        return out
+
+    def _nodes_would_do(self, gpu_type: str, shape: Shape, victims: list[Holder]) -> bool:
+        """Whether the shape might fit if all these victims left. True when in doubt."""
+        pool = self.world.pools.get(gpu_type)
+        if pool is None:
+            return self.world.count_only
+        if shape.required is not None or shape.preferred is not None or shape.slices:
+            return True
+        known = self.workers.get((gpu_type, shape))
+        if known is None or known[0] != self.world.departures:
+            usable = pool.usable(pool.free, shape)
+            whole = usable >= shape.worker if shape.spread else usable // shape.worker
+            known = self.workers[gpu_type, shape] = (self.world.departures, int(np.sum(whole)))
+        freed: dict[int, int] = {}
+        for holder in victims:
+            for node, gpus in holder.placement:
+                freed[node] = freed.get(node, 0) + gpus
+        count = known[1]
+        for node, gpus in freed.items():
+            free = max(0, int(pool.free[node]))
+            most = max(0, int(pool.free[node]) + gpus)
+            if shape.spread:
+                count += int(most >= shape.worker) - int(free >= shape.worker)
+            else:
+                count += most // shape.worker - free // shape.worker
+        return count >= shape.num_workers

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scheduler.memory import Group
 from scheduler.placement import fits_somewhere
 from scheduler.plan import Detail, PendingList, Reason
 from scheduler.requests import JobClass
@@ -15,7 +16,7 @@ class Told:
     """Reasons given so far, equal ones together."""
 
     groups: dict[tuple[object, ...], tuple[list[str], Reason, Detail]] = field(default_factory=dict)
-    kinds: list[tuple[tuple[str, ...], Reason, Detail]] = field(default_factory=list)
+    kinds: list[Group] = field(default_factory=list)
 
     def tell(self, job: str, reason: Reason, detail: Detail) -> None:
         """Record why the job waits. Values of the detail are numbers, strings or tuples of them."""
@@ -25,9 +26,9 @@ class Told:
             group = self.groups[key] = ([], reason, detail)
         group[0].append(job)
 
-    def tell_all(self, jobs: tuple[str, ...], reason: Reason, detail: Detail) -> None:
-        """Record why many equal jobs wait."""
-        self.kinds.append((jobs, reason, detail))
+    def tell_all(self, groups: list[Group]) -> None:
+        """Record why many jobs wait, equal ones together."""
+        self.kinds.extend(groups)
 
     def all(self) -> PendingList:
         """All of them, in the order in which their reasons first came up."""

@@ -66,6 +66,8 @@ class Intake:
         self.gated: dict[str, tuple[PendingJob, JobClass]] = {}
         self.rejected: dict[str, Rejected] = {}
         self.problems: list[str] = []
+        # Queues whose requests changed since the last pass.
+        self.touched: set[int] = set()
         # Ids of all jobs that run or wait: dependencies are open while they are here.
         self.running: set[str] = set()
         self.ids: set[str] = set()
@@ -192,6 +194,7 @@ class Intake:
         request = Request(job.id, job, kind, (_turn(job), -float(job.priority), job.submitted_s, job.id))
         self.requests[job.id] = request
         kind.members[job.id] = request
+        self.touched.add(kind.queue)
         self.works[kind.queue].kinds[kind] = None
         return request
 
@@ -199,6 +202,7 @@ class Intake:
         del self.requests[request.id]
         kind = request.kind
         del kind.members[request.id]
+        self.touched.add(kind.queue)
         work = self.works[kind.queue]
         if not kind.members:
             del work.kinds[kind]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from scheduler.holders import Holder
+from scheduler.memory import Memory
 from scheduler.plan import Plan, Start
 from scheduler.planner import decide, run_pass
 from scheduler.requests import Intake
@@ -121,7 +122,8 @@ class Scheduler:
             self._rebuild()
         self.now_s = now_s
         facts = replace(self.facts, now_s=now_s, running=tuple(self.running.values()))
-        plan = run_pass(self.world, self.intake, facts)
+        self.world.lapse(now_s)
+        plan = run_pass(self.world, self.intake, facts, self.memory)
         if self.verify:
             fresh = decide(self.snapshot(now_s))
             if fresh != plan:
@@ -141,6 +143,7 @@ class Scheduler:
         self.world: World = world_build(snapshot)
         every = (holder for holders in self.world.holders.values() for holder in holders)
         self.holders: dict[str, Holder] = {holder.id: holder for holder in every}
+        self.memory = Memory()
         self.intake = Intake(self.world.tree, self.world.levels, snapshot.policy)
         self.intake.running = set(self.running)
         self.intake.add_all(snapshot.pending)

@@ -1,6 +1,7 @@
 """Who is next under fair share: a tournament of the heads through the quota tree."""
 
 from scheduler.judge import Verdict, judge
+from scheduler.memory import Group
 from scheduler.requests import QueueWork, Request
 from scheduler.shares import Share, share_from
 from scheduler.world import World
@@ -41,15 +42,16 @@ class TournamentLine:
         request = self._head(best[1])
         return request, self._judge(best[1], request)
 
-    def decided(self, request: Request, *, changed: bool, evicted: bool) -> None:
+    def decided(self, request: Request, *, changed: bool, evicted: bool, told: bool = True) -> None:
         """The request is done; `changed`: GPUs were given out, `evicted`: victims were chosen."""
         self.at[request.kind.queue] += 1
 
     def before_departure(self, request: Request) -> None:
         """Victims are about to leave for the request."""
 
-    def finish(self) -> None:
-        """All are decided."""
+    def finish(self) -> list[Group]:
+        """All were told at their turn."""
+        return []
 
     def _head(self, queue: int) -> Request:
         return self.queues[queue][self.at[queue]]

@@ -92,7 +92,7 @@ def _replace(world: World, holder: Holder, job: RunningJob, nodes: Mapping[str, 
         key = (holder.queue, holder.gpu_type)
         world.holders[key] = [moved if h is holder else h for h in world.holders[key]]
         world.in_order.pop(key, None)
-        world.version += 1
+        world.touch(holder.queue)
         return Replace(job.id, {pool.names[node]: gpus for node, gpus in moved.placement})
     return None
 

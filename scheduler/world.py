@@ -5,8 +5,11 @@ stop) are gone; *present* still counts them. A job starts only if it fits both.
 """
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from math import isfinite
 
 from scheduler.holders import Holder, holder_of, rank_of, running_fault
 from scheduler.nodes import Pool, pools_build
@@ -37,10 +40,16 @@ class World:
     stopping: set[Holder] = field(default_factory=set)
     gone: set[Holder] = field(default_factory=set)
     version: int = 0
+    # Shared with all copies: no two states of a tree have one number.
+    clock: Iterator[int] = field(default_factory=lambda: count(1))
     departures: int = 0
+    # No more victims in this pass: nobody looks for any.
+    is_calm: bool = False
     last_release: int = 0
     # When something last changed in the tree of each root.
     root_version: dict[int, int] = field(default_factory=dict)
+    # Ends of protections to come, with their queues.
+    protected: list[tuple[float, int]] = field(default_factory=list)
     # Searches for victims that found none: (what was asked) -> (version of the root, releases of the pool).
     fruitless: dict[object, tuple[int, int]] = field(default_factory=dict)
 
@@ -59,6 +68,9 @@ class World:
             levels=self.levels,
             problems=self.problems,
             in_order=dict(self.in_order),
+            version=self.version,
+            clock=self.clock,
+            root_version=dict(self.root_version),
         )
         if self.policy.victim_order == VictimOrder.LEAST_LOST:
             world.in_order = {}
@@ -69,6 +81,11 @@ class World:
             self.in_order = world.in_order  # sorted once for all passes
         world.leave(sorted(self.stopping, key=lambda h: h.id))
         return world
+
+    def lapse(self, now_s: float) -> None:
+        """Notice protections that end by this time: their jobs may be victims from now on."""
+        while self.protected and self.protected[0][0] <= now_s:
+            self.touch(heappop(self.protected)[1])
 
     def add_running(self, job: RunningJob) -> Holder | None:
         """Count a running job; a faulty one becomes a problem, and its nodes' GPUs stay taken."""
@@ -81,6 +98,9 @@ class World:
         self.holders[key] = [*self.holders.get(key, ()), holder]
         self.in_order.pop(key, None)
         self.put_back(holder)
+        self.touch(holder.queue)
+        if isfinite(holder.protected_until_s):
+            heappush(self.protected, (holder.protected_until_s, holder.queue))
         if job.evicting:
             self.stopping.add(holder)
         return holder
@@ -92,6 +112,7 @@ class World:
         self.in_order.pop(key, None)
         self.stopping.discard(holder)
         self.remove(holder)
+        self.touch(holder.queue)
 
     def ordered(self, queue: int, gpu_type: str) -> list[Holder]:
         """The queue's holders in the order in which they would be victims."""
@@ -158,7 +179,7 @@ class World:
 
     def take(self, queue: int, gpu_type: str, size: int, placement: Placement) -> None:
         """Count a job that starts or is held, in both views."""
-        self._changed(queue)
+        self.touch(queue)
         limits = self.tree.types.get(gpu_type)
         if limits is not None and queue >= 0:
             self.tree.add(limits, self.usage[gpu_type], queue, size)
@@ -202,11 +223,12 @@ class World:
             self.gone.add(victim)
             key = (victim.queue, victim.gpu_type)
             self.in_order[key] = [h for h in self.ordered(*key) if h is not victim]
-            self._changed(victim.queue)
+            self.touch(victim.queue)
             self.departures += 1
 
-    def _changed(self, queue: int) -> None:
-        self.version += 1
+    def touch(self, queue: int) -> None:
+        """Something changed in the queue's tree."""
+        self.version = next(self.clock)
         if queue >= 0:
             self.root_version[self.tree.root[queue]] = self.version
 
@@ -250,6 +272,8 @@ def _count_running(world: World, running: Iterable[RunningJob]) -> None:
         world.holders.setdefault(key, []).append(holder)
         if job.evicting:
             world.stopping.add(holder)
+        if isfinite(holder.protected_until_s):
+            heappush(world.protected, (holder.protected_until_s, holder.queue))
         totals[key] = totals.get(key, 0) + holder.size
         if holder.placement:
             free = world.pools[job.gpu_type].free
