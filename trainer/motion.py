@@ -117,8 +117,8 @@ class MotionSamples:
         turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]], dtype=np.float32)
         tracks[:, :, :2], tracks[:, :, 2:] = tracks[:, :, :2] @ turn, tracks[:, :, 2:] @ turn
         tracks[: PAST - 1, :, :2] += source.normal(0, NOISE_M, (PAST - 1, tracks.shape[1], 2)).astype(np.float32)
-        unseen = source.random(tracks.shape[1]) < BLIND
-        unseen &= np.arange(len(unseen)) > 0
+        unseen = np.less(source.random(tracks.shape[1]), BLIND)
+        unseen &= np.arange(tracks.shape[1]) > 0
         tracks[:, unseen] = 0.0
         return tracks
 
