@@ -58,6 +58,7 @@ class Stack:
             json.dumps({"nodes": [{"name": f"node-{i}", "gpu_type": "cpu-sim", "gpus": 2} for i in (1, 2)]})
         )
         log = (self.data / "supervisor.log").open("ab")
+        before = self._times_ready()
         argv = [sys.executable, "-m", "flows.embedded", "up", "--data-dir", str(self.data)]
         argv += ["--inventory", str(inventory)]
         if not (self.data / "ports.json").exists():
@@ -71,14 +72,17 @@ class Stack:
             start_new_session=True,
             env={k: v for k, v in os.environ.items() if not k.startswith("TRAINYARD_")},
         )
-        wait_for("the stack to start", self._started, START_TIMEOUT_S)
+        wait_for("the stack to start", lambda: self._started(before), START_TIMEOUT_S)
         return self
 
-    def _started(self) -> bool:
+    def _times_ready(self) -> int:
+        return (self.data / "supervisor.log").read_text().count("the portal is at")
+
+    def _started(self, before: int) -> bool:
         assert self.process is not None
         text = (self.data / "supervisor.log").read_text()
         assert self.process.poll() is None, text
-        return "the portal is at" in text.rsplit("clearing away", 1)[-1] and bool(self.pids())
+        return self._times_ready() > before
 
     def people(self) -> "Stack":
         """An administrator, a member, a team with quota for all GPUs."""
