@@ -12,9 +12,7 @@ pytestmark = pytest.mark.stack
 
 def test_a_users_own_script_reports_steps_and_checkpoints(stack: Stack) -> None:
     argv = ["python", "examples/plain_script.py", "120", "0.02"]
-    job_id = stack.submit(
-        nodes=1, name="script", workload={"kind": "command", "argv": argv, "working_dir": str(ROOT)}
-    )
+    job_id = stack.submit(nodes=1, name="script", workload={"kind": "command", "argv": argv, "working_dir": str(ROOT)})
     job = stack.wait_end(job_id)
     assert job["state"] == "succeeded", job
     assert job["last_step"] == 120
