@@ -14,7 +14,7 @@ from flows.embedded.supervisor import Interrupted
 
 
 def main() -> int:
-    """The exit status: 0; 1 with one sentence on standard error; 130 when stopped before everything was up."""
+    """The exit status: 0; 1 with one sentence on standard error; 130 when stopped before it was done."""
     options = _arguments()
     try:
         if options.command == "status":
@@ -41,7 +41,7 @@ def main() -> int:
         print(f"trainyard: {error}", file=sys.stderr)
         return 1
     except (Interrupted, KeyboardInterrupt):
-        print("trainyard: stopped before everything was up.", file=sys.stderr)
+        print("trainyard: stopped before it was done.", file=sys.stderr)
         return 130
 
 

@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 
 class Interrupted(Exception):
-    """Told to stop before everything was up."""
+    """Told to stop before it was done."""
 
 
 @dataclass
