@@ -19,9 +19,7 @@ LOCK_TIMEOUT_S = 5.0
 
 def main() -> int:
     """The agent's exit status: 0 let go, 2 bad folder, 3 replaced or over, 4 told to leave."""
-    parser = argparse.ArgumentParser(
-        prog="python -m flows.agent", description="The agent of one node of one attempt."
-    )
+    parser = argparse.ArgumentParser(prog="python -m flows.agent", description="The agent of one node of one attempt.")
     parser.add_argument("--folder", type=Path, required=True, help="the node's run folder")
     folder: Path = parser.parse_args().folder.absolute()
     try:

@@ -232,9 +232,7 @@ class Agent:
         self.stop_deadline = None
         self._release_port()
         try:
-            self.gang.start(
-                restart, rendezvous=self.desired["rendezvous"], resume=str(self.desired["resume"])
-            )
+            self.gang.start(restart, rendezvous=self.desired["rendezvous"], resume=str(self.desired["resume"]))
         except NotStarted as error:
             self._problem(error.code, error.message)
         self.journal.note()

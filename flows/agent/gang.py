@@ -122,9 +122,7 @@ class NodeGang:
         if not os.path.isdir(folder):
             raise NotStarted("working_dir_missing", f"The working directory {folder} is no folder on {node}.")
         try:
-            return command_start(
-                argv, working_dir=folder, environment=environment, stdout=stdout, stderr=stderr
-            )
+            return command_start(argv, working_dir=folder, environment=environment, stdout=stdout, stderr=stderr)
         except OSError as error:
             raise NotStarted(
                 "entry_point_missing", f"{argv[0]} cannot be run on node {node}: {error.strerror}."

@@ -131,11 +131,7 @@ class RankTime:
     def _lost(self) -> str:
         """The cause of time that a failure made worthless: a step was in flight and must be done again."""
         cause = self._cause()
-        return (
-            "recomputed"
-            if cause == "productive" or (cause == "startup" and self._top() == "train")
-            else cause
-        )
+        return "recomputed" if cause == "productive" or (cause == "startup" and self._top() == "train") else cause
 
     def _phase(self, record: Mapping[str, Any]) -> None:
         name = str(record.get("name"))
@@ -176,9 +172,7 @@ class RankTime:
         self.num_steps += 1
         self.tokens += int(record.get("tokens") or 0)
 
-    def _split(
-        self, at: int, duration: int, segments: Mapping[str, int], least_comm_wait_ns: int | None
-    ) -> None:
+    def _split(self, at: int, duration: int, segments: Mapping[str, int], least_comm_wait_ns: int | None) -> None:
         """A step's own segments, scaled to the time that is left for it; the rest is productive."""
         assert self.cursor_ns is not None
         length = max(0, at - self.cursor_ns)

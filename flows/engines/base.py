@@ -149,7 +149,5 @@ def engine_of(name: str) -> Engine:
 
     engines: dict[str, Callable[[], Engine]] = {"local": LocalEngine}
     if name not in engines:
-        raise EngineProblem(
-            "engine_unknown", f"The engine {name!r} does not exist. Known: {', '.join(engines)}."
-        )
+        raise EngineProblem("engine_unknown", f"The engine {name!r} does not exist. Known: {', '.join(engines)}.")
     return engines[name]()

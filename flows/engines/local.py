@@ -70,9 +70,7 @@ class LocalEngine:
                 found = self.find(plan, node.name)
                 written = int((read_json(folder / "launch.json") or {}).get("generation", 0))
                 if max(found.generation, written) > grant.generation:
-                    raise Superseded(
-                        f"Node {node.name} has an agent newer than generation {grant.generation}."
-                    )
+                    raise Superseded(f"Node {node.name} has an agent newer than generation {grant.generation}.")
                 if found.alive and found.generation == grant.generation:
                     return
                 self._end_old(plan, node.name)
@@ -194,9 +192,7 @@ class LocalEngine:
             every_s=0.02,
         )
         if not started:
-            raise EngineProblem(
-                "agent_start", f"The agent of node {node} did not start; see its agent.log.", node
-            )
+            raise EngineProblem("agent_start", f"The agent of node {node} did not start; see its agent.log.", node)
 
     def _end_old(self, plan: LaunchPlan, node: str) -> None:
         """An agent of an older generation in this folder is fenced already; make sure that it is gone."""

@@ -21,7 +21,9 @@ def classify(case: Case) -> Cause:
     if not ended:
         early = [r for r in case.ranks if r.exit_code == 0]
         if early and len(early) < case.num_nodes * case.ranks_per_node:
-            return _cause(early[0], "user_code", "early_exit", "stop_unknown_then_retry_once", "it left before the others")
+            return _cause(
+                early[0], "user_code", "early_exit", "stop_unknown_then_retry_once", "it left before the others"
+            )
         if case.ranks and all(_status(r) == "stopped" or r.exit_code == STOPPED for r in case.ranks):
             return _cause(case.ranks[0], "cancelled", "stopped", "requeue", "all ranks saved and left as asked")
         return Cause("unknown", "no_evidence", "stop_unknown_then_retry_once")

@@ -33,9 +33,7 @@ class Prefect:
     def client(self) -> httpx.Client:
         """Speaks as the portal's launcher does."""
         header = "Basic " + base64.b64encode(AUTH.encode()).decode()
-        return httpx.Client(
-            base_url=self.api_url, headers={"Authorization": header}, timeout=30, trust_env=False
-        )
+        return httpx.Client(base_url=self.api_url, headers={"Authorization": header}, timeout=30, trust_env=False)
 
     def environment(self, **more: str) -> dict[str, str]:
         """Of its processes and of flows."""
@@ -46,9 +44,7 @@ class Prefect:
     def start(self, argv: list[str], log: str, **more: str) -> "subprocess.Popen[bytes]":
         """One process, its output in a file of the home."""
         with (self.home / log).open("ab") as file:
-            return subprocess.Popen(
-                argv, env=self.environment(**more), cwd=ROOT, stdout=file, stderr=subprocess.STDOUT
-            )
+            return subprocess.Popen(argv, env=self.environment(**more), cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
 
     def flow(self, portal: Any, epoch: int) -> "subprocess.Popen[bytes]":
         """A flow of an attempt, started without a worker."""

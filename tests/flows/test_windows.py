@@ -32,9 +32,7 @@ def leave(at: float, status: str) -> dict[str, Any]:
     return {"k": "exit", "t_ns": int(at * S), "status": status}
 
 
-def spent(
-    *records: dict[str, Any], end: float | None = None, lost: bool = False, done: int = 0
-) -> dict[str, float]:
+def spent(*records: dict[str, Any], end: float | None = None, lost: bool = False, done: int = 0) -> dict[str, float]:
     """Seconds by cause of one rank with these records; it died at ``end``."""
     time = RankTime(0, 0, max_step_done=done)
     for record in records:
@@ -147,9 +145,7 @@ def test_a_clock_that_is_set_back_spends_nothing_twice() -> None:
 RECORDS = st.one_of(
     st.builds(
         lambda name, event: {"k": "phase", "name": name, "event": event},
-        st.sampled_from(
-            ["import", "rendezvous", "build", "restore", "compile", "train", "eval", "save", "odd"]
-        ),
+        st.sampled_from(["import", "rendezvous", "build", "restore", "compile", "train", "eval", "save", "odd"]),
         st.sampled_from(["begin", "end"]),
     ),
     st.builds(
@@ -167,9 +163,7 @@ RECORDS = st.one_of(
         st.sampled_from(["begin", "staged", "durable", "failed", "deleted"]),
         st.none() | st.integers(0, 5 * S),
     ),
-    st.builds(
-        lambda status: {"k": "exit", "status": status}, st.sampled_from(["finished", "error", "stopped"])
-    ),
+    st.builds(lambda status: {"k": "exit", "status": status}, st.sampled_from(["finished", "error", "stopped"])),
     st.just({"k": "config"}),
 )
 

@@ -21,9 +21,7 @@ def nodes(**sizes: int) -> tuple[Node, ...]:
 
 
 def gang(name: str, num_nodes: int, gpus_per_node: int, **values: object) -> PendingJob:
-    return PendingJob(
-        id=name, queue="q", gpu_types=("g",), num_nodes=num_nodes, gpus_per_node=gpus_per_node, **values
-    )  # type: ignore[arg-type]
+    return PendingJob(id=name, queue="q", gpu_types=("g",), num_nodes=num_nodes, gpus_per_node=gpus_per_node, **values)  # type: ignore[arg-type]
 
 
 def reasons(plan: Plan) -> dict[str, Reason]:
@@ -73,9 +71,7 @@ def test_a_running_job_on_a_node_that_vanished_does_not_stop_the_pass() -> None:
     assert [start.job for start in plan.start] == ["j"]
 
 
-jobs = st.lists(
-    st.tuples(st.integers(1, 4), st.integers(1, 8), st.integers(0, 3), st.sampled_from("xy")), max_size=12
-)
+jobs = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 8), st.integers(0, 3), st.sampled_from("xy")), max_size=12)
 
 
 @settings(max_examples=60, deadline=None)

@@ -29,7 +29,12 @@ TRAINER: dict[str, Any] = {
     "environment": {"OMP_NUM_THREADS": "1", "EMPTY": ""},
     "workload": {
         "kind": "trainer",
-        "config": {"steps": 50, "global_batch_size": 16, "model": {"preset": "nano", "dropout": 0.1}, "optimizer": {"lr": 0.01}},
+        "config": {
+            "steps": 50,
+            "global_batch_size": 16,
+            "model": {"preset": "nano", "dropout": 0.1},
+            "optimizer": {"lr": 0.01},
+        },
     },
 }
 COMMAND: dict[str, Any] = {
@@ -78,7 +83,9 @@ def test_form_and_yaml_say_the_same_both_ways(spec: dict[str, Any]) -> None:
         assert again["workload"]["config"]["model"]["dropout"] == 0.1
 
 
-words = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Zl", "Zp", "Zs")), min_size=1, max_size=12)
+words = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Zl", "Zp", "Zs")), min_size=1, max_size=12
+)
 
 
 @given(
