@@ -131,15 +131,15 @@ CODES: Final[dict[str, Words]] = {
     "working_dir_missing": _("The working directory is not there"),
     "port_in_use": _("A port was in use"),
     "refused": _("The trainer refused its settings"),
-    "segfault": _("A process crashed (segmentation fault)"),
+    "sigsegv": _("A process crashed (segmentation fault)"),
     "cancelled_by_user": _("Cancelled"),
     "peer_lost": _("A rank lost the connection to another"),
+    "module_not_found": _("A Python package cannot be imported"),
     "import_error": _("A Python package cannot be imported"),
-    "exception": _("The program raised an error"),
-    "early_exit": _("A rank left before the others"),
+    "early_exit_zero": _("A rank left before the others"),
     "missing_file": _("A file is missing"),
     "finished": _("Finished"),
-    "no_evidence": _("Nothing tells why it ended"),
+    "no_message": _("Nothing tells why it ended"),
 }
 # Sentences of ``policy.after_failure``; with a name or number in them they stand as they are.
 FOLLOWS: Final[dict[str, Words]] = {
