@@ -146,6 +146,17 @@ class Calendar:
         if victims:
             self.known.clear()
 
+    def move(self, holder: Holder, placement: Placement) -> None:
+        """The job will run elsewhere until its end."""
+        until = self._end(holder)
+        if until < inf:
+            gone = {(until, node, gpus) for node, gpus in holder.placement}
+            busy = self.busy[holder.gpu_type]
+            busy.ends = [end for end in busy.ends if end not in gone]
+            busy.ends.extend((until, node, gpus) for node, gpus in placement)
+            busy.is_sorted = False
+        self.known.clear()
+
     def promise(self, request: Request, slot: Slot) -> None:
         """Keep the slot for the job against everything that is less important."""
         until = slot.start_s + _limit(request)

@@ -1,6 +1,6 @@
 """Jobs that hold GPUs, as the search for victims sees them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 from scheduler.nodes import Pool
@@ -30,6 +30,8 @@ class Holder:
     # None for a job that this pass has placed.
     job: RunningJob | None = None
     shape: Shape | None = None
+    # A worker that an elastic job can do without: it may leave while the job goes on.
+    is_surplus: bool = False
 
     def lost_gpu_s(self, now_s: float) -> float:
         """GPU-seconds of work since its last checkpoint, or since its start."""
@@ -76,6 +78,38 @@ def holder_of(job: RunningJob, tree: QuotaTree, pools: dict[str, Pool], policy: 
     if policy.victim_order == VictimOrder.LEAST_LOST:
         holder.rank = rank_of(holder, policy, now_s)
     return holder
+
+
+def parts_of(holder: Holder, policy: Policy) -> list[Holder]:
+    """The holder as one part that the job needs and one for each surplus worker, if surplus may be taken.
+
+    Workers leave from nodes with few of them first, so that whole nodes come free.
+    """
+    job = holder.job
+    if job is None or not (policy.elastic_shrink or policy.division):
+        return [holder]
+    if job.num_gpus is not None:
+        worker, least = job.chunk, job.num_gpus_min
+    else:
+        worker, least = job.gpus_per_node or 0, (job.num_nodes_min or 0) * (job.gpus_per_node or 0)
+    if not least or worker <= 0 or (holder.size - least) < worker:
+        return [holder]
+    held = dict(holder.placement)
+    parts: list[Holder] = []
+    for _ in range((holder.size - least) // worker):
+        place: Placement = []
+        if held:
+            node = min((n for n, g in held.items() if g >= worker), key=lambda n: (held[n], -n), default=None)
+            if node is None:
+                break
+            held[node] -= worker
+            held = {n: g for n, g in held.items() if g}
+            place = [(node, worker)]
+        # Before whole jobs of the same priority.
+        rank = (holder.priority, -1.0, -holder.started_s, holder.id)
+        parts.append(replace(holder, size=worker, placement=place, rank=rank, is_surplus=True))
+    rest = holder.size - worker * len(parts)
+    return [*parts, replace(holder, size=rest, placement=sorted(held.items()))]
 
 
 def rank_of(holder: Holder, policy: Policy, now_s: float) -> Rank:

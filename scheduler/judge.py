@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
+from scheduler.division import find_room_by_division
 from scheduler.eviction import find_room, own_victims
 from scheduler.fair_share import find_room_fairly
 from scheduler.placement import Placement
@@ -177,7 +178,9 @@ def may_look(world: World, limits: TypeLimits, kind: JobClass, below_root: bool)
 
 
 def look_for_room(world: World, claim: Claim) -> Room | None:
-    """Victims by the rules of the ordering in force."""
+    """Victims by the rules in force."""
+    if world.policy.division:
+        return find_room_by_division(world, claim, world.parts.get(claim.gpu_type, {}))
     if world.policy.ordering == Ordering.FAIR_SHARE:
         return find_room_fairly(world, claim)
     return find_room(world, claim)

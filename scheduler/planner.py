@@ -1,15 +1,21 @@
 """One pass: decide every pending job, one after the other, on the state that the earlier ones leave."""
 
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TypedDict
 
 from scheduler.calendar import Calendar, Slot
+from scheduler.consolidation import find_moves
+from scheduler.division import fair_shares, one_pool
 from scheduler.gates import Gates
-from scheduler.judge import Mode, Verdict
+from scheduler.holders import Holder
+from scheduler.judge import Mode, Verdict, claim_of
 from scheduler.line import AgeLine, PriorityLine
 from scheduler.memory import Memory
 from scheduler.nodes import as_mapping
 from scheduler.placement import Placement
-from scheduler.plan import Detail, Hold, Plan, Planned, Preempt, Reason, Start
+from scheduler.plan import Detail, Hold, Move, Plan, Planned, Preempt, Reason, Shrink, Start
 from scheduler.reasons import Told, space_reason
 from scheduler.requests import Intake, JobClass, QueueWork, Request
 from scheduler.share_tree import classic_factors, fair_tree_ranks
@@ -23,11 +29,27 @@ from scheduler.world import World, world_build
 
 def decide(snapshot: Snapshot) -> Plan:
     """What to start, preempt and hold now, and why everything else waits. Same input, same output."""
+    if snapshot.policy.division:
+        return _decide_divided(snapshot)
     world = world_build(snapshot)
     work = Intake(world.tree, world.levels, snapshot.policy)
     work.running = {job.id for job in snapshot.running}
     work.add_all(snapshot.pending)
     return run_pass(world, work, snapshot)
+
+
+def _decide_divided(snapshot: Snapshot) -> Plan:
+    parts, undivided = fair_shares(snapshot)
+    pool = one_pool(snapshot)
+    world = world_build(pool)
+    world.parts = parts
+    work = Intake(world.tree, world.levels, pool.policy)
+    work.running = {job.id for job in pool.running}
+    work.add_all(pool.pending)
+    totals: Counter[str] = Counter()
+    for by_queue in parts.values():
+        totals.update(by_queue)
+    return replace(run_pass(world, work, pool), fair_shares=dict(totals), undivided=sum(undivided.values()))
 
 
 def run_pass(
@@ -41,7 +63,7 @@ def run_pass(
     memory = Memory() if memory is None else memory
     world = base.begin(snapshot.now_s)
     policy = snapshot.policy
-    evict, replace = upkeep(world, snapshot)
+    evict, replaced = upkeep(world, snapshot)
     run = Pass(world, snapshot)
     for job, reason, detail in work.begin(snapshot.now_s):
         run.told.tell(job, reason, detail)
@@ -68,11 +90,13 @@ def run_pass(
         start=tuple(run.start),
         preempt=tuple(run.preempt),
         hold=tuple(run.hold),
+        shrink=_last_shrinks(run.shrink, {p.job for p in run.preempt}),
+        move=tuple(run.move),
         planned=tuple(run.planned),
         pending=run.told.all(),
         rejected=tuple(work.rejected.values()),
         evict=tuple(evict),
-        replace=tuple(replace),
+        replace=tuple(replaced),
         problems=(*world.problems, *work.problems),
         shares=shares,
         ranks=fair_tree_ranks(snapshot.share_tree) if policy.ordering == Ordering.FAIR_TREE else {},
@@ -86,6 +110,15 @@ def _in_turn(work: QueueWork, world: World, snapshot: Snapshot) -> QueueWork:
         return work
     parts = [s for s in snapshot.subqueues if s.queue == world.tree.names[work.queue]]
     return QueueWork(work.queue, usage_order(work.requests, parts, snapshot.policy), work.kinds)
+
+
+def _ids(victims: list[Holder]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(victim.id for victim in victims))
+
+
+def _last_shrinks(shrinks: list[Shrink], stopped: set[str]) -> tuple[Shrink, ...]:
+    """Of a job that was shrunk twice in the pass what is left in the end; nothing of one that was stopped."""
+    return tuple({shrink.job: shrink for shrink in shrinks if shrink.job not in stopped}.values())
 
 
 class Outcome(TypedDict):
@@ -112,6 +145,8 @@ class Pass:
         self.start: list[Start] = []
         self.preempt: list[Preempt] = []
         self.hold: list[Hold] = []
+        self.shrink: list[Shrink] = []
+        self.move: list[Move] = []
         self.planned: list[Planned] = []
         self.told = Told()
         # In a large pass jobs are told why they wait at its end, equal ones together.
@@ -137,11 +172,13 @@ class Pass:
             return _outcome(changed=True, evicted=verdict.room is not None)
         if verdict.room is not None:
             # The victims are legal, but this pass has disturbed enough.
-            victims = tuple(v.id for v in verdict.room.victims)
+            victims = _ids(verdict.room.victims)
             self._wait(request, verdict, Reason.DISRUPTION_BUDGET, {"victims": victims})
             return _outcome()
         found = space_reason(self.world, request.kind, verdict.gpu_type)
         assert found is not None, "a job that fits is started or held"
+        if found[0] in (Reason.FRAGMENTED, Reason.TOPOLOGY) and self._consolidate(request, verdict.gpu_type):
+            return _outcome(changed=True, evicted=True)
         if self.tells_later:
             self.at_turn[request.kind] = found
         else:
@@ -192,15 +229,56 @@ class Pass:
         if self.calendar is not None:
             self.calendar.leave(victims)
             self.calendar.occupy(request, verdict.gpu_type, verdict.placement)
-        for victim in victims:
+        for victim in (v for v in victims if not v.is_surplus):
             self.preempt.append(Preempt(victim.id, request.id, victim.lost_gpu_s(self.world.now_s)))
+        self.shrink.extend(self._shrunk(victims, request))
         if victims:
             self.world.leave(victims)
             self.gates.disturbed(victims)
         self.world.take(request.kind.queue, verdict.gpu_type, request.kind.size, verdict.placement)
         self.gates.took(request)
         self.hold.append(Hold(request.id, self._named(verdict.gpu_type, verdict.placement), verdict.gpu_type))
-        self.told.tell(request.id, Reason.WAITING_FOR_PREEMPTION, {"victims": tuple(v.id for v in victims)})
+        self.told.tell(request.id, Reason.WAITING_FOR_PREEMPTION, {"victims": _ids(victims)})
+
+    def _consolidate(self, request: Request, gpu_type: str) -> bool:
+        """Move running jobs so that the request fits, if the policy allows it and few moves do."""
+        if not (self.policy.consolidation or self.policy.division) or self.gates.closed(request) is not None:
+            return False
+        found = find_moves(self.world, claim_of(request, gpu_type))
+        if found is None:
+            return False
+        for holder, placement in found.moved:
+            if self.calendar is not None:
+                self.calendar.move(holder, placement)
+            self.world.move(holder, placement)
+            self.move.append(Move(holder.id, self._named(gpu_type, placement), request.id))
+        if self.calendar is not None:
+            self.calendar.occupy(request, gpu_type, found.placement)
+        self.world.take(request.kind.queue, gpu_type, request.kind.size, found.placement)
+        self.gates.took(request)
+        self.hold.append(Hold(request.id, self._named(gpu_type, found.placement), gpu_type))
+        moved = tuple(holder.id for holder, _ in found.moved)
+        self.told.tell(request.id, Reason.WAITING_FOR_PREEMPTION, {"victims": (), "moved": moved})
+        return True
+
+    def _shrunk(self, victims: list[Holder], request: Request) -> Iterator[Shrink]:
+        """Elastic jobs that go on with fewer workers."""
+        stopped = {v.id for v in victims if not v.is_surplus}
+        lost: dict[str, list[Holder]] = {}
+        for victim in victims:
+            if victim.is_surplus and victim.id not in stopped:
+                lost.setdefault(victim.id, []).append(victim)
+        for job_id, parts in lost.items():
+            rest = [
+                h
+                for h in self.world.holders[parts[0].queue, parts[0].gpu_type]
+                if h.id == job_id and h not in parts and h not in self.world.gone
+            ]
+            kept: Counter[int] = Counter()
+            for part in rest:
+                kept.update(dict(part.placement))
+            placement = self._named(parts[0].gpu_type, sorted(kept.items()))
+            yield Shrink(job_id, sum(part.size for part in rest), placement, request.id)
 
     def _wait(self, request: Request, verdict: Verdict, reason: Reason, detail: Detail) -> None:
         """The job waits; with backfill it gets the earliest slot, which is kept for it."""

@@ -59,6 +59,8 @@ class Prospects:
                 if self._nodes_would_do(gpu_type, kind.shape, own):
                     return False
                 short_of_nodes = True
+        if short_of_nodes and (self.world.policy.consolidation or self.world.policy.division):
+            return False
         self.known[kind] = self.world.departures
         if short_of_nodes:
             self.for_nodes.add(kind)

@@ -85,7 +85,7 @@ def _may_target(world: World, back: Claim, intruder: Holder) -> bool:
 
 def _resubmitted(world: World, victim: Holder) -> Claim | None:
     """The victim as a job that waits again, with the age it had."""
-    if victim.job is None or victim.queue < 0:
+    if victim.job is None or victim.queue < 0 or victim.is_surplus:
         return None
     shape = victim.shape or shape_of(victim.job, world.levels)
     if not isinstance(shape, Shape):

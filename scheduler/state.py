@@ -121,6 +121,9 @@ class Scheduler:
             self.now_s = now_s
             self._rebuild()
         self.now_s = now_s
+        if self.facts.policy.division:
+            # Everyone's part depends on what everyone asks for: there is little to keep.
+            return decide(self.snapshot(now_s))
         facts = replace(self.facts, now_s=now_s, running=tuple(self.running.values()))
         self.world.lapse(now_s)
         plan = run_pass(self.world, self.intake, facts, self.memory)
@@ -141,12 +144,24 @@ class Scheduler:
     def _rebuild(self) -> None:
         snapshot = self.snapshot(self.now_s)
         self.world: World = world_build(snapshot)
-        every = (holder for holders in self.world.holders.values() for holder in holders)
-        self.holders: dict[str, Holder] = {holder.id: holder for holder in every}
+        self.holders: dict[str, Holder] = whole_holders(self.world)
         self.memory = Memory()
         self.intake = Intake(self.world.tree, self.world.levels, snapshot.policy)
         self.intake.running = set(self.running)
         self.intake.add_all(snapshot.pending)
+
+
+def whole_holders(world: World) -> dict[str, Holder]:
+    """Each running job's holder by id, an elastic one's parts put together."""
+    out: dict[str, Holder] = {}
+    for holders in world.holders.values():
+        for holder in holders:
+            known = out.get(holder.id)
+            if known is not None:
+                placement = [*known.placement, *holder.placement]
+                holder = replace(known, size=known.size + holder.size, placement=placement)
+            out[holder.id] = holder
+    return out
 
 
 def started(job: PendingJob, start: Start, now_s: float) -> RunningJob:

@@ -47,6 +47,7 @@ class Trial:
 
     def __init__(self, world: World, limits: TypeLimits, claim: Claim) -> None:
         self.world, self.limits, self.claim = world, limits, claim
+        self.was_split = world.is_split(claim.gpu_type)
         world.split(claim.gpu_type)
         self.usage = world.usage[claim.gpu_type]
         self.taken: list[Holder] = []
@@ -80,6 +81,8 @@ class Trial:
         if self.pool is not None:
             # The view is what it was, so what was known not to fit it is known still.
             self.pool.releases = self.mark
+        if not self.was_split:
+            self.world.merge(self.claim.gpu_type)
 
     def fits(self, *, borrow: bool) -> bool:
         """Whether quota and nodes hold the claim now."""
@@ -97,11 +100,17 @@ class Trial:
     def room(self, *, borrow: bool) -> Room:
         """The job fits: walk back, newest victim first, and put back each (but the last) that may stay."""
         kept = self.taken[-1:]
+        stopped = {holder.id for holder in kept if not holder.is_surplus}
         for holder in reversed(self.taken[:-1]):
+            if holder.is_surplus and holder.id in stopped:
+                kept.append(holder)
+                continue
             self._move(holder, out=False)
             if not self.fits(borrow=borrow):
                 self._move(holder, out=True)
                 kept.append(holder)
+                if not holder.is_surplus:
+                    stopped.add(holder.id)
         self.taken = kept[::-1]
         placement = self.world.find(self.claim.gpu_type, self.claim.shape)
         assert placement is not None, "the claim fits"

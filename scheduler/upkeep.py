@@ -39,12 +39,12 @@ def upkeep(world: World, snapshot: Snapshot) -> tuple[list[Evict], list[Replace]
 
 def _in_order(world: World) -> list[Holder]:
     """All holders, more important first."""
-    every = [h for holders in world.holders.values() for h in holders]
+    every = [h for holders in world.holders.values() for h in holders if not h.is_surplus]
     return sorted(every, key=lambda h: (-h.priority, h.started_s, h.id))
 
 
 def _evict(world: World, holder: Holder, code: str, message: str) -> Evict:
-    world.leave([holder])
+    world.leave([h for h in world.holders[holder.queue, holder.gpu_type] if h.id == holder.id])
     return Evict(holder.id, code, message)
 
 
@@ -88,9 +88,9 @@ def _replace(world: World, holder: Holder, job: RunningJob, nodes: Mapping[str, 
             pool.free[node] -= gpus
             if pool.present is not pool.free:
                 pool.present[node] -= gpus
-        moved = dataclasses.replace(holder, placement=sorted(merged.items()))
+        moved = dataclasses.replace(holder, size=job.size, placement=sorted(merged.items()))
         key = (holder.queue, holder.gpu_type)
-        world.holders[key] = [moved if h is holder else h for h in world.holders[key]]
+        world.holders[key] = [h for h in world.holders[key] if h.id != holder.id] + [moved]
         world.in_order.pop(key, None)
         world.touch(holder.queue)
         return Replace(job.id, {pool.names[node]: gpus for node, gpus in moved.placement})
@@ -147,7 +147,9 @@ def _over_quota(world: World, *, drain: bool) -> Iterator[Evict]:
 
 
 def _shed(world: World, queues: list[int], gpu_type: str, excess: int, drain: bool) -> Iterator[Evict]:
-    holders = [h for q in queues for h in world.holders.get((q, gpu_type), ()) if h not in world.gone]
+    holders = [
+        h for q in queues for h in world.holders.get((q, gpu_type), ()) if h not in world.gone and not h.is_surplus
+    ]
     limits = world.tree.types[gpu_type]
     for holder in sorted(holders, key=lambda h: (h.priority, -h.started_s, h.id)):
         if excess <= 0:

@@ -6,12 +6,12 @@ stop) are gone; *present* still counts them. A job starts only if it fits both.
 
 from bisect import insort
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
 from math import isfinite
 
-from scheduler.holders import Holder, holder_of, rank_of, running_fault
+from scheduler.holders import Holder, holder_of, parts_of, rank_of, running_fault
 from scheduler.nodes import Pool, pools_build
 from scheduler.placement import Placement, place
 from scheduler.quota import QuotaTree, TypeLimits, Usage, tree_build
@@ -43,6 +43,8 @@ class World:
     # Shared with all copies: no two states of a tree have one number.
     clock: Iterator[int] = field(default_factory=lambda: count(1))
     departures: int = 0
+    # Each queue's part of a divided cluster, by GPU type.
+    parts: dict[str, dict[str, int]] = field(default_factory=dict)
     # No more victims in this pass: nobody looks for any.
     is_calm: bool = False
     last_release: int = 0
@@ -70,12 +72,13 @@ class World:
             in_order=dict(self.in_order),
             version=self.version,
             clock=self.clock,
+            parts=self.parts,
             root_version=dict(self.root_version),
         )
         if self.policy.victim_order == VictimOrder.LEAST_LOST:
             world.in_order = {}
             for holders in world.holders.values():
-                for holder in holders:
+                for holder in (h for h in holders if not h.is_surplus):
                     holder.rank = rank_of(holder, self.policy, now_s)
         else:
             self.in_order = world.in_order  # sorted once for all passes
@@ -95,22 +98,23 @@ class World:
             return None
         holder = holder_of(job, self.tree, self.pools, self.policy, self.now_s)
         key = (holder.queue, holder.gpu_type)
-        self.holders[key] = [*self.holders.get(key, ()), holder]
+        parts = parts_of(holder, self.policy)
+        self.holders[key] = [*self.holders.get(key, ()), *parts]
         self.in_order.pop(key, None)
         self.put_back(holder)
         self.touch(holder.queue)
         if isfinite(holder.protected_until_s):
             heappush(self.protected, (holder.protected_until_s, holder.queue))
         if job.evicting:
-            self.stopping.add(holder)
+            self.stopping.update(parts)
         return holder
 
     def drop_running(self, holder: Holder) -> None:
         """Undo `add_running`."""
         key = (holder.queue, holder.gpu_type)
-        self.holders[key] = [h for h in self.holders[key] if h is not holder]
+        self.stopping.difference_update(h for h in self.holders[key] if h.id == holder.id)
+        self.holders[key] = [h for h in self.holders[key] if h.id != holder.id]
         self.in_order.pop(key, None)
-        self.stopping.discard(holder)
         self.remove(holder)
         self.touch(holder.queue)
 
@@ -177,6 +181,13 @@ class World:
         if pool is not None and pool.free is pool.present:
             pool.present = pool.free.copy()
 
+    def merge(self, gpu_type: str) -> None:
+        """Undo `split`, while the two views are alike."""
+        if gpu_type in self.usage:
+            self.present[gpu_type] = self.usage[gpu_type]
+        if gpu_type in self.pools:
+            self.pools[gpu_type].present = self.pools[gpu_type].free
+
     def take(self, queue: int, gpu_type: str, size: int, placement: Placement) -> None:
         """Count a job that starts or is held, in both views."""
         self.touch(queue)
@@ -226,6 +237,26 @@ class World:
             self.touch(victim.queue)
             self.departures += 1
 
+    def move(self, holder: Holder, placement: Placement) -> None:
+        """The job will go on elsewhere: it has both places until it has moved, and only the new one then."""
+        self.split(holder.gpu_type)
+        pool = self.pools[holder.gpu_type]
+        for node, gpus in holder.placement:
+            pool.free[node] += gpus
+        for node, gpus in placement:
+            pool.free[node] -= gpus
+            pool.present[node] -= gpus
+        self.last_release += 1
+        pool.releases = self.last_release
+        self.departures += 1
+        moved = replace(holder, placement=placement)
+        key = (holder.queue, holder.gpu_type)
+        self.holders[key] = [moved if h is holder else h for h in self.holders[key]]
+        self.in_order.pop(key, None)
+        # One disturbance a pass is enough for it.
+        self.gone.add(moved)
+        self.touch(holder.queue)
+
     def touch(self, queue: int) -> None:
         """Something changed in the queue's tree."""
         self.version = next(self.clock)
@@ -269,9 +300,10 @@ def _count_running(world: World, running: Iterable[RunningJob]) -> None:
             continue
         holder = holder_of(job, world.tree, world.pools, world.policy, world.now_s)
         key = (holder.queue, job.gpu_type)
-        world.holders.setdefault(key, []).append(holder)
+        parts = parts_of(holder, world.policy)
+        world.holders.setdefault(key, []).extend(parts)
         if job.evicting:
-            world.stopping.add(holder)
+            world.stopping.update(parts)
         if isfinite(holder.protected_until_s):
             heappush(world.protected, (holder.protected_until_s, holder.queue))
         totals[key] = totals.get(key, 0) + holder.size
