@@ -61,13 +61,15 @@ def attempt_phases(attempt: Attempt, restarts: Sequence[Restart], now: datetime)
         bounds += _marks(restart, attempt)
     if attempt.stop_requested_at is not None:
         bounds.append(("stopping", attempt.stop_requested_at))
-    # Clocks of nodes differ a little: nothing begins before what came before it.
     phases: list[Phase] = []
     for index, (name, begin) in enumerate(bounds):
-        begin = max(begin, phases[-1].begin if phases else begin)
+        # Clocks of nodes differ a little: nothing begins before what came before it.
+        begin = min(max(begin, phases[-1].end if phases else begin), end)
         until = bounds[index + 1][1] if index + 1 < len(bounds) else end
-        begin, until = min(begin, end), min(max(until, begin), end)
-        if until > begin:
+        until = min(max(until, begin), end)
+        if phases and phases[-1].name == name:
+            phases[-1] = Phase(name, phases[-1].begin, until)
+        elif until > begin:
             phases.append(Phase(name, begin, until))
     return phases
 

@@ -1,12 +1,21 @@
 """People in every role, a job of each state, and clients that are logged in."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from django.db import connection
 from django.test import Client
 
 from portal.accounts.models import Team, User
 from tests.portal import builders as build
+
+if connection.vendor == "sqlite":
+    # The live server answers in several threads. An in-memory database would be one connection for all of
+    # them, with locks that wait for nothing; a file is what the portal runs on. Read at collection: in time.
+    connection.settings_dict["TEST"]["NAME"] = str(
+        Path(str(connection.settings_dict["NAME"])).with_name("test.sqlite3")
+    )
 
 
 @pytest.fixture
