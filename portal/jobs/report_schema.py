@@ -88,6 +88,8 @@ class _Problem(_Part):
     code: Annotated[str, StringConstraints(max_length=60)]
     message: str = ""
     node: str | None = None
+    # The restart at which it arose; an agent's.
+    restart: int | None = None
 
 
 class _Report(_Part):

@@ -135,6 +135,9 @@ def _judge_problem(attempt: Attempt, part: AttemptNode, problem: Mapping[str, An
     """The agent could not do what it should: its own word for it decides."""
     if attempt.state not in (AttemptState.LAUNCHING, AttemptState.RENDEZVOUS, AttemptState.RUNNING):
         return
+    arose_at = problem.get("restart")
+    if arose_at is not None and arose_at < attempt.restart:
+        return  # Sent again by an agent that has not heard of the decision yet.
     code = str(problem.get("code", "agent_problem"))[:60]
     actions = {
         "port_in_use": "retry_same",

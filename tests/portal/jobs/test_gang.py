@@ -78,6 +78,17 @@ def test_a_killed_rank_restarts_the_gang_in_place(gang: make.Gang) -> None:
     assert gang.report("b", restart=0)["desired"]["restart"] == 1
 
 
+def test_a_problem_that_was_decided_about_already_changes_nothing(gang: make.Gang) -> None:
+    gang.start()
+    problem = {"code": "port_in_use", "message": "Port 4000 was taken.", "restart": 0}
+    gang.report("a", problem=problem)
+    assert gang.attempt.restart == 1
+    gang.report("a", problem=problem)
+    assert gang.attempt.restart == 1, "the agent had not heard of the decision"
+    gang.report("a", problem={**problem, "restart": 1})
+    assert gang.attempt.restart == 2
+
+
 def test_peers_that_hang_do_not_hold_up_the_restart(gang: make.Gang) -> None:
     gang.start().run()
     gang.exits(3, -9)
