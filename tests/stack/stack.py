@@ -225,7 +225,7 @@ class Stack:
         assert usage["booked_gpu_s"] == usage["held_gpu_s"] > 0
         [row] = usage["items"]
         assert abs(sum(row["shares_percent"].values()) - 100.0) < 0.01
-        assert row["causes"]["productive"] > 0
+        assert row["causes"]["productive"] > 0, row
 
     def _closed_usage(self, job_id: str) -> Any:
         usage = self.call(f"/usage?group_by=job&job={job_id}")
