@@ -18,6 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+# On a CUDA machine the figures are the GPU's: `make bench-gpu` runs this one.
+GPU = True
+
 CONFIG: dict[str, Any] = {
     "steps": 100_000,
     "global_batch_size": 8,
@@ -78,17 +81,31 @@ def rank_main(arguments: argparse.Namespace) -> None:
                 torch.cuda.synchronize()
             dist.barrier()
             seconds = time.perf_counter() - begin
-            used = torch.tensor([time.process_time() - cpu], dtype=torch.float64)
-            dist.all_reduce(used)
+            busy = torch.tensor([time.process_time() - cpu], dtype=torch.float64, device=run.device)
+            dist.all_reduce(busy)
             if block:  # the first one warms up
                 times[name].append(seconds)
-                processor[name].append(float(used))
+                processor[name].append(float(busy))
                 if name == "trainer":
                     costs.append((records.spent_ns + run.stepper.arrivals.cost_ns - spent, seconds))
     if run.rank == 0:
         tokens = config.global_batch_size * config.data.sequence_length * arguments.steps
         pairs = [theirs / ours for ours, theirs in zip(times["trainer"], times[arguments.peer], strict=True)]
+        from trainer.parallel import DTYPES
+        from trainer.throughput import peak_of, utilisation
+
+        peak = peak_of(run.device, DTYPES[config.precision] or torch.float32)
+        used = utilisation(
+            tokens_per_s=tokens / statistics.median(times["trainer"]),
+            flops_per_token=run.workload.flops_per_unit,
+            num_ranks=world_size,
+            peak_flops=peak.flops,
+            checkpointing=config.activation_checkpointing,
+        )
         result = {
+            "mfu": used.mfu,
+            "mfu_fault": used.fault,
+            "peak": peak.source,
             "ranks": world_size,
             "device": str(run.device),
             "strategy": strategy,
@@ -147,6 +164,7 @@ def main() -> int:
     result = json.loads(outputs[0].strip().splitlines()[-1])
     for name, rate in result["tokens_per_s"].items():
         print(f"{name:>12}  {rate:>12,.0f} tokens/s")
+    print(f"MFU {result['mfu']:.1%} of {result['peak']}" if result["mfu"] else f"MFU: {result['mfu_fault']}")
     print(f"ratio, median of {arguments.blocks} pairs of blocks: {result['ratio_median']:.3f}")
     print(f"the same in processor time: {result['cpu_time_ratio_median']:.3f}")
     print(f"measuring costs {result['record_cost']:.2%} of the time, of that records {result['record_only_cost']:.2%}")
