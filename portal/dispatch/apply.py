@@ -16,7 +16,8 @@ from portal.jobs.attempts import attempt_lock
 from portal.jobs.lifecycle import JOB_PENDING, AttemptState
 from portal.jobs.models import Attempt, Job
 from portal.jobs.queries import time_text
-from portal.jobs.services import attempt_start, attempt_stop
+from portal.jobs.services import attempt_stop
+from portal.jobs.starts import Placed, attempts_start
 from scheduler import Plan
 
 log = structlog.get_logger(__name__)
@@ -44,8 +45,7 @@ def plan_apply(*, plan: Plan, epoch: int, now: datetime, lease: timedelta, reaso
     for starts in _batches(plan.start, BATCH):
         with transaction.atomic():
             lease_fence(epoch=epoch, now=now, length=lease)
-            for start in starts:
-                _start(start.job, dict(start.placement), now, applied)
+            _start([Placed(start.job, start.placement) for start in starts], now, applied)
     if plan.preempt:
         with transaction.atomic():
             lease_fence(epoch=epoch, now=now, length=lease)
@@ -62,18 +62,24 @@ def _batches(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
         yield batch
 
 
-def _start(job_id: str, placement: dict[str, int], now: datetime, applied: Applied) -> None:
+def _start(starts: list[Placed], now: datetime, applied: Applied) -> None:
+    """Start all of them; when one no longer fits, each by itself, and that one is skipped."""
     try:
         with transaction.atomic():
-            job = Job.objects.select_for_update().get(pk=job_id)
-            attempt = attempt_start(job=job, placement=placement, now=now)
-            order = LaunchOrder.objects.create(attempt=attempt, epoch=attempt.epoch, created_at=now, next_try_at=now)
-    except (PortalError, IntegrityError, Job.DoesNotExist) as error:
-        log.warning("start_skipped", job=job_id, why=str(error))
-        applied.skipped.append(job_id)
+            attempts = attempts_start(starts=starts, now=now)
+            orders = LaunchOrder.objects.bulk_create(
+                LaunchOrder(attempt=a, epoch=a.epoch, created_at=now, next_try_at=now) for a in attempts
+            )
+    except (PortalError, IntegrityError) as error:
+        if len(starts) > 1:
+            for start in starts:
+                _start([start], now, applied)
+            return
+        log.warning("start_skipped", job=starts[0].job_id, why=str(error))
+        applied.skipped.append(starts[0].job_id)
         return
-    applied.started.append(job_id)
-    applied.orders.append(order.pk)
+    applied.started += [start.job_id for start in starts]
+    applied.orders += [order.pk for order in orders]
 
 
 def _preempt(victim: str, preemptor: str, now: datetime, applied: Applied) -> None:

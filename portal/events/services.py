@@ -20,7 +20,33 @@ def event_record(
     team_id: str = "",
 ) -> Event:
     """The event's row. Call it inside the transaction that makes the change."""
-    return Event.objects.create(
+    event = event_of(
+        subject=subject,
+        verb=verb,
+        at=at,
+        actor=actor,
+        before=before,
+        after=after,
+        reason=reason,
+        team_id=team_id,
+    )
+    event.save(force_insert=True)
+    return event
+
+
+def event_of(
+    *,
+    subject: Model,
+    verb: str,
+    at: datetime,
+    actor: str = "portal",
+    before: Any = None,
+    after: Any = None,
+    reason: str = "",
+    team_id: str = "",
+) -> Event:
+    """The event, not yet written: for who writes many at once."""
+    return Event(
         at=at,
         actor=actor,
         verb=verb,

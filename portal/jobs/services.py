@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from portal.jobs.lifecycle import (
     next_attempt_state,
     next_job_state,
 )
-from portal.jobs.models import Allocation, Attempt, AttemptNode, Checkpoint, IdempotencyRecord, Job, Restart
+from portal.jobs.models import Allocation, Attempt, Checkpoint, IdempotencyRecord, Job
 from portal.jobs.spec import CommandWorkload, JobSpec, spec_parse
 from portal.quotas.models import Queue, Quota
 from portal.quotas.queries import queue_potential
@@ -296,44 +295,6 @@ def live_attempt(job: Job) -> Attempt | None:
         .exclude(state__in=sorted(ATTEMPT_FINAL))
         .first()
     )
-
-
-@transaction.atomic
-def attempt_start(*, job: Job, placement: Mapping[str, int], now: datetime) -> Attempt:
-    """The new attempt, holding its GPUs. State, allocation, quota and event are one transaction."""
-    job_move(job=job, action=JobAction.ADMIT, now=now, reason=", ".join(placement))
-    number = Attempt.objects.filter(job=job).count() + 1
-    attempt = Attempt.objects.create(
-        job=job,
-        number=number,
-        state_since=now,
-        created_at=now,
-        max_step=job.max_step,
-        grace_s=job.spec.get("grace_s", 30.0),
-    )
-    names = list(placement)
-    taken: dict[str, set[int]] = {name: set() for name in names}
-    for node_name, index in Allocation.objects.filter(node__in=names, until__isnull=True).values_list(
-        "node_id", "gpu_index"
-    ):
-        taken[node_name].add(index)
-    sizes = dict(Node.objects.filter(name__in=names).values_list("name", "num_gpus"))
-    rows: list[Allocation] = []
-    for name, count in placement.items():
-        free = [i for i in range(sizes.get(name, 0)) if i not in taken[name]][:count]
-        if len(free) < count:
-            raise JobMoved(f"Node {name} no longer has {count} free GPUs.")
-        rows += [Allocation(attempt=attempt, node_id=name, gpu_index=i, since=now) for i in free]
-    Allocation.objects.bulk_create(rows)
-    AttemptNode.objects.bulk_create(
-        [AttemptNode(attempt=attempt, node_id=name, node_rank=rank) for rank, name in enumerate(names)]
-    )
-    Restart.objects.create(attempt=attempt, number=0, began_at=now, max_step_before=job.max_step)
-    changed = Quota.objects.filter(queue_id=job.queue_id, gpu_type=job.gpu_type).update(used=F("used") + len(rows))
-    if changed != 1:
-        raise JobMoved(f"Queue {job.queue_id} lost its quota for {job.gpu_type}.")
-    event_record(subject=attempt, verb="allocate", after=dict(placement), at=now, team_id=job.team_id)
-    return attempt
 
 
 @transaction.atomic

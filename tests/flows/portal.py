@@ -41,6 +41,7 @@ class PortalOfOneAttempt:
         self.reports: list[dict[str, Any]] = []
         self.heartbeats: list[dict[str, Any]] = []
         self.claims: list[str] = []
+        self.num_claims_asked = 0
         self.launches: list[tuple[str, int]] = []
         self.ranks: dict[tuple[int, int], dict[str, Any]] = {}
         self.seen_at_ns: dict[tuple[int, int], int] = {}
@@ -166,6 +167,7 @@ class PortalOfOneAttempt:
         raise Refusal(404, "not-found")
 
     def claim(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.num_claims_asked += 1
         if self.holder and self.holder != body["holder"]:
             raise Refusal(409, "stale-epoch", "claimed by another flow")
         self.holder = body["holder"]

@@ -58,9 +58,13 @@ def test_a_flow_run_of_the_worker_runs_an_attempt_to_its_end(
 
 
 def test_of_two_flows_with_one_epoch_one_starts_the_gang(prefect: Prefect, make_gang: MakeGang) -> None:
-    gang = make_gang("steps=5", nodes=2)
-    flows = [prefect.flow(gang.portal, 1) for _ in range(2)]
-    gang.portal.wait(lambda: gang.portal.settled, timeout_s=FLOW_S)
+    gang = make_gang("steps=100000", nodes=2)
+    portal = gang.portal
+    flows = [prefect.flow(portal, 1) for _ in range(2)]
+    portal.wait(lambda: portal.num_claims_asked >= 2 and portal.all_running(), timeout_s=FLOW_S)
+    with portal.lock:
+        portal.phase = "exit"
+    portal.wait(lambda: portal.settled, timeout_s=FLOW_S)
     assert [f.wait(timeout=FLOW_S) for f in flows] == [0, 0]
     assert sorted(gang.portal.launches) == [("n1", 1), ("n2", 1)]
     assert len(set(gang.portal.claims)) == 1

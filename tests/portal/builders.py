@@ -13,7 +13,8 @@ from portal.jobs.attempts import agent_launch, attempt_claim
 from portal.jobs.models import Attempt, Job
 from portal.jobs.report_schema import read_report
 from portal.jobs.reports import agent_report
-from portal.jobs.services import attempt_start, job_submit
+from portal.jobs.services import job_submit
+from portal.jobs.starts import attempt_start
 from portal.quotas.services import LimitChange, team_create
 
 NOW = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)

@@ -226,6 +226,7 @@ class Stack:
         [row] = usage["items"]
         assert abs(sum(row["shares_percent"].values()) - 100.0) < 0.01
         assert row["causes"]["productive"] > 0, row
+        self.manage("check_invariants")
 
     def _closed_usage(self, job_id: str) -> Any:
         usage = self.call(f"/usage?group_by=job&job={job_id}")

@@ -23,7 +23,18 @@ SMALL: dict[str, Any] = {
 
 
 def measured(config: dict[str, Any], cache: str) -> int:
-    """The most bytes of tensors that rank 0 of two held at once."""
+    """The most bytes of tensors that rank 0 of two held at once.
+
+    A tensor that one of gloo's threads frees is not seen to go, which only ever adds: the least of a few runs counts,
+    as soon as two of them agree on it.
+    """
+    peaks: list[int] = []
+    while len(peaks) < 4 and sum(peak <= 1.01 * min(peaks, default=0) for peak in peaks) < 2:
+        peaks.append(_measured_once(config, cache))
+    return min(peaks)
+
+
+def _measured_once(config: dict[str, Any], cache: str) -> int:
     started = []
     port = str(free_port())
     for rank in range(2):
