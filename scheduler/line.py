@@ -51,6 +51,9 @@ class _Lane:
     at: int = 0
     live: int = 0
     stamp: int = 0
+    # The first whose reason stands open: those up to `at` had their turn, and are answered by the state at the end
+    # of the pass or before the next departure, whichever comes first.
+    unanswered: int = 0
     # Hopeless kinds between the two, each with its last place there.
     passed: dict[JobClass, int] = field(default_factory=dict)
 
@@ -118,15 +121,16 @@ class PriorityLine:
         root = self.world.tree.root
         mine = root[request.kind.queue]
         self.concerned = {other for other in self.works if root[other] == mine} | self.unsteady
-        self.concerned |= {kind.queue for kind in self.prospects.for_nodes}
+        self.concerned |= self.prospects.for_nodes
         self.prospects.for_nodes = set()
+        # Those of its own queue that were passed by had their turn before it.
+        self._settle(request.kind.queue, self.lanes[request.kind.queue])
         for queue in self.concerned - {request.kind.queue}:
             lane = self.lanes.get(queue)
             if lane is None:
                 requests = self.works[queue].requests
                 lane = self.lanes[queue] = _Lane(requests, live=len(requests))
-            if lane.at < lane.live:
-                self._settle(queue, lane)
+            self._settle(queue, lane)
             lane.live, lane.passed = lane.at, {}
 
     def decided(self, request: Request, *, changed: bool, evicted: bool, told: bool = True) -> None:
@@ -150,7 +154,7 @@ class PriorityLine:
             return []
         for queue, work in self.works.items():
             turned = self.turned.get(queue)
-            if turned is None and self.memory.is_quiet(self.world, queue):
+            if turned is None and self.memory.needs_of(self.world, queue) == {}:
                 groups = self.memory.known_answers(self.world, queue)
                 if groups is None:
                     groups = [self._answer(kind, tuple(kind.members)) for kind in work.kinds]
@@ -172,12 +176,16 @@ class PriorityLine:
         """Whether the queue can be left aside. It is remembered if that is for want of quota alone."""
         if not self.skip:
             return False
-        if self.memory.is_quiet(self.world, work.queue):
+        needs = self.memory.needs_of(self.world, work.queue)
+        if needs is not None and not self.prospects.is_met(needs):
+            if needs:
+                self.prospects.for_nodes.add(work.queue)
             return True
+        self.prospects.begin()
         if not all(self.prospects.hopeless(kind) for kind in work.kinds):
             return False
-        if not any(kind in self.prospects.for_nodes for kind in work.kinds):
-            self.memory.keep_quiet(self.world, work.queue)
+        if self.prospects.needs is not None:
+            self.memory.keep_quiet(self.world, work.queue, self.prospects.needs)
         return True
 
     def _advance(self, lane: _Lane) -> bool:
@@ -202,8 +210,14 @@ class PriorityLine:
 
     def _settle(self, queue: int, lane: _Lane) -> None:
         """Answer the skipped jobs whose turn is over; the others may hope again."""
+        if not self.skip:
+            return
         heights: dict[JobClass, tuple[int, str]] = {}
         done: dict[JobClass, list[str]] = {}
+        turned = self.turned.setdefault(queue, {})
+        for request in lane.requests[lane.unanswered : lane.at]:
+            if request.id not in turned.get(request.kind, ()):
+                done.setdefault(request.kind, []).append(request.id)
         while lane.at < lane.live:
             request = lane.requests[lane.at]
             kind = request.kind
@@ -213,9 +227,10 @@ class PriorityLine:
                 break
             done.setdefault(kind, []).append(request.id)
             lane.at += 1
+        lane.unanswered = lane.at
         for kind, ids in done.items():
-            self.turned.setdefault(queue, {}).setdefault(kind, set()).update(ids)
-            self.answers.append((tuple(ids), *self.explain(kind, heights[kind][1])))
+            turned.setdefault(kind, set()).update(ids)
+            self.answers.append(self._answer(kind, tuple(ids)))
 
     def _enter(self, queue: int) -> None:
         lane = self.lanes[queue]

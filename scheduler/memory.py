@@ -3,19 +3,25 @@
 from dataclasses import dataclass, field
 
 from scheduler.plan import Detail, Reason
+from scheduler.shapes import Shape
 from scheduler.world import World
 
 Group = tuple[tuple[str, ...], Reason, Detail]
 
 
+# So many whole workers of a shape, by GPU type.
+Needs = dict[tuple[str, Shape], int]
+
+
 @dataclass(slots=True)
 class Memory:
-    """Queues all of whose jobs lacked quota, and why they wait; good while their tree is unchanged.
+    """Queues none of whose jobs can do anything while their tree is unchanged and their needs are not met.
 
-    Nothing that is remembered depends on nodes: those change with every job that ends.
+    Needs are of free nodes, which change with every job that ends: they are looked at in each pass. Reasons are
+    remembered for queues that want nothing but quota.
     """
 
-    quiet: dict[int, int] = field(default_factory=dict)
+    quiet: dict[int, tuple[int, Needs]] = field(default_factory=dict)
     answers: dict[int, tuple[int, list[Group]]] = field(default_factory=dict)
 
     def forget(self, queue: int) -> None:
@@ -23,13 +29,14 @@ class Memory:
         self.quiet.pop(queue, None)
         self.answers.pop(queue, None)
 
-    def is_quiet(self, world: World, queue: int) -> bool:
-        """Whether nothing changed in the queue's tree since all its jobs lacked quota."""
-        return self.quiet.get(queue) == version(world, queue)
+    def needs_of(self, world: World, queue: int) -> Needs | None:
+        """What the queue's jobs need, if nothing else could help any of them and its tree is unchanged; else None."""
+        known = self.quiet.get(queue)
+        return known[1] if known is not None and known[0] == version(world, queue) else None
 
-    def keep_quiet(self, world: World, queue: int) -> None:
-        """All jobs of the queue lack quota now."""
-        self.quiet[queue] = version(world, queue)
+    def keep_quiet(self, world: World, queue: int, needs: Needs) -> None:
+        """None of the queue's jobs can do anything before one of these needs is met."""
+        self.quiet[queue] = (version(world, queue), needs)
 
     def known_answers(self, world: World, queue: int) -> list[Group] | None:
         """Why the queue's jobs wait, if nothing changed in its tree since it was found."""

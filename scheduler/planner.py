@@ -16,8 +16,9 @@ from scheduler.memory import Memory
 from scheduler.nodes import as_mapping
 from scheduler.placement import Placement
 from scheduler.plan import Detail, Hold, Move, Plan, Planned, Preempt, Reason, Shrink, Start
-from scheduler.reasons import Told, space_reason
+from scheduler.reasons import Told, node_reason, quota_reason, space_reason
 from scheduler.requests import Intake, JobClass, QueueWork, Request
+from scheduler.shapes import Shape
 from scheduler.share_tree import classic_factors, fair_tree_ranks
 from scheduler.shares import all_shares
 from scheduler.snapshot import Ordering, Reclaim, Snapshot
@@ -152,11 +153,22 @@ class Pass:
         # In a large pass jobs are told why they wait at its end, equal ones together.
         self.tells_later = False
         self.at_turn: dict[JobClass, tuple[Reason, Detail]] = {}
+        # Reasons of nodes, for a state of the world.
+        self.by_shape: dict[tuple[str, Shape], tuple[Reason, Detail] | None] = {}
+        self.by_shape_at = -1
 
     def explain(self, kind: JobClass, gpu_type: str) -> tuple[Reason, Detail]:
         """Why jobs of the kind wait, told at the end of the pass."""
+        found = quota_reason(self.world, kind, gpu_type)
+        if found is None:
+            if self.by_shape_at != self.world.version:
+                self.by_shape, self.by_shape_at = {}, self.world.version
+            key = (gpu_type, kind.shape)
+            if key not in self.by_shape:
+                self.by_shape[key] = node_reason(self.world, kind, gpu_type)
+            found = self.by_shape[key]
         # What leaves during a pass may make room for jobs whose turn is over: theirs stands.
-        return space_reason(self.world, kind, gpu_type) or self.at_turn[kind]
+        return found or self.at_turn.get(kind, (Reason.PRIORITY, {"gpu_type": gpu_type}))
 
     def carry_out(self, request: Request, verdict: Verdict) -> Outcome:
         """Take the step that the verdict allows."""

@@ -17,6 +17,7 @@ from scheduler.snapshot import Borrow, Ordering, Reclaim, WithinQueue
 from scheduler.world import World
 
 _NOBODY: frozenset[int] = frozenset()
+Needs = dict[tuple[str, Shape], int]
 
 
 class Prospects:
@@ -25,8 +26,11 @@ class Prospects:
     def __init__(self, world: World) -> None:
         self.world = world
         self.known: dict[JobClass, int] = {}
-        # Kinds for which quota would do, but no nodes: they hope again when any victim leaves.
-        self.for_nodes: set[JobClass] = set()
+        # Queues with a kind for which quota would do, but no nodes: they hope again when any victim leaves.
+        self.for_nodes: set[int] = set()
+        # What the kinds looked at since `begin` need before a look at them is worth while: so many whole workers of a
+        # shape. None: it cannot be said.
+        self.needs: Needs | None = {}
         self.workers: dict[tuple[str, Shape], tuple[int, int]] = {}
         # Queues with running jobs, by root and GPU type.
         self.holding: dict[tuple[int, str], set[int]] = {}
@@ -47,7 +51,7 @@ class Prospects:
             if not kind.may_borrow:
                 free = min(free, limits.subtree[kind.queue] - self.world.usage[gpu_type][kind.queue])
             if free >= kind.size:
-                if not self.world.known_misfit(gpu_type, kind.shape):
+                if not self._short_of_nodes(gpu_type, kind.shape):
                     return False
                 short_of_nodes = True
             if not kind.may_preempt:
@@ -63,8 +67,41 @@ class Prospects:
             return False
         self.known[kind] = self.world.departures
         if short_of_nodes:
-            self.for_nodes.add(kind)
+            self.for_nodes.add(kind.queue)
         return True
+
+    def begin(self) -> None:
+        """What is looked at from now on is counted anew in `needs`."""
+        self.needs = {}
+
+    def is_met(self, needs: Needs) -> bool:
+        """Whether there are as many whole workers free as one of these needs."""
+        return any(self._count(gpu_type, shape) >= least for (gpu_type, shape), least in needs.items())
+
+    def _need(self, gpu_type: str, shape: Shape, least: int) -> None:
+        if self.needs is not None:
+            key = (gpu_type, shape)
+            self.needs[key] = min(least, self.needs.get(key, least))
+
+    def _short_of_nodes(self, gpu_type: str, shape: Shape) -> bool:
+        """Whether the free GPUs are too few or too scattered for the shape. False when in doubt."""
+        if shape.is_anywhere and gpu_type in self.world.pools and self._count(gpu_type, shape) < shape.num_workers:
+            self._need(gpu_type, shape, shape.num_workers)
+            return True
+        if self.world.known_misfit(gpu_type, shape):
+            self.needs = None
+            return True
+        return False
+
+    def _count(self, gpu_type: str, shape: Shape) -> int:
+        """Whole workers of the shape that the free GPUs held when they were last counted: never less than now."""
+        known = self.workers.get((gpu_type, shape))
+        if known is None or known[0] != self.world.departures:
+            pool = self.world.pools[gpu_type]
+            usable = pool.usable(pool.free, shape)
+            whole = usable >= shape.worker if shape.spread else usable // shape.worker
+            known = self.workers[gpu_type, shape] = (self.world.departures, int(np.sum(whole)))
+        return known[1]
 
     def waiting_height(self, kind: JobClass) -> tuple[int, str]:
         """Borrow height with which a hopeless kind stands in line, and the GPU type that it waits for."""
@@ -124,18 +161,13 @@ class Prospects:
         pool = self.world.pools.get(gpu_type)
         if pool is None:
             return self.world.count_only
-        if shape.required is not None or shape.preferred is not None or shape.slices:
+        if not shape.is_anywhere:
             return True
-        known = self.workers.get((gpu_type, shape))
-        if known is None or known[0] != self.world.departures:
-            usable = pool.usable(pool.free, shape)
-            whole = usable >= shape.worker if shape.spread else usable // shape.worker
-            known = self.workers[gpu_type, shape] = (self.world.departures, int(np.sum(whole)))
         freed: dict[int, int] = {}
         for holder in victims:
             for node, gpus in holder.placement:
                 freed[node] = freed.get(node, 0) + gpus
-        count = known[1]
+        count = self._count(gpu_type, shape)
         for node, gpus in freed.items():
             free = max(0, int(pool.free[node]))
             most = max(0, int(pool.free[node]) + gpus)
@@ -143,4 +175,9 @@ class Prospects:
                 count += int(most >= shape.worker) - int(free >= shape.worker)
             else:
                 count += most // shape.worker - free // shape.worker
-        return count >= shape.num_workers
+        if count >= shape.num_workers:
+            return True
+        # What else is free on the victims' nodes may change: at most all of these nodes could serve.
+        most = sum(1 if shape.spread else int(pool.total[node]) // shape.worker for node in freed)
+        self._need(gpu_type, shape, shape.num_workers - most)
+        return False

@@ -36,6 +36,11 @@ class Shape:
     def __hash__(self) -> int:
         return self._hash
 
+    @property
+    def is_anywhere(self) -> bool:
+        """Whether any nodes will do: it has no wish of topology."""
+        return self.required is None and self.preferred is None and not self.slices
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:

@@ -4,7 +4,9 @@
 
 The cluster of the passes: 5,000 nodes of 8 GPUs in racks of 20, 1,000 queues in 100 cohorts with 40 GPUs each, full of
 jobs that the scheduler itself has placed; pending are jobs of 1 to 64 GPUs and four priorities in all queues. Queues
-reclaim what they lent, and evict their own jobs of lower priority. Prints tables, and JSON on the last line.
+reclaim what they lent, and evict their own jobs of lower priority. "At rest": all that may preempt has done so, as it
+is in a cluster that has run for a while; "upheaval": all jobs came at once to a cluster of less important ones, and
+thousands are evicted in one pass. Prints tables, and JSON on the last line.
 """
 
 import argparse
@@ -59,7 +61,7 @@ def job_of(source: random.Random, number: int, queues: int) -> PendingJob:
     )
 
 
-def busy_cluster(num_pending: int, num_queues: int = 1000, num_nodes: int = 5000) -> Snapshot:
+def busy_cluster(num_pending: int, num_queues: int = 1000, num_nodes: int = 5000, *, at_rest: bool = True) -> Snapshot:
     """A full cluster: what a first pass over more jobs than fit has started runs, the rest waits."""
     source = random.Random(num_pending)
     per_queue = 8 * num_nodes // num_queues
@@ -72,10 +74,25 @@ def busy_cluster(num_pending: int, num_queues: int = 1000, num_nodes: int = 5000
     empty = Snapshot(
         now_s=1e6, cohorts=cohorts, queues=queues, topology=("rack",), nodes=nodes_of(num_nodes), pending=tuple(first)
     )
-    scheduler = Scheduler(empty)
-    scheduler.carry_out(scheduler.decide(1e6), 1e6)
+    scheduler, now = Scheduler(empty), 1e6
+    scheduler.carry_out(scheduler.decide(now), now)
     later = [job_of(source, 500_000 + i, num_queues) for i in range(num_pending)]
-    return replace(scheduler.snapshot(1e6 + 60), pending=tuple(later))
+    upheaval = replace(scheduler.snapshot(now + 60), pending=tuple(later))
+    if not at_rest:
+        return upheaval
+    scheduler, busy, serial = Scheduler(upheaval), True, 1_000_000
+    while busy:
+        now += 60
+        plan = scheduler.decide(now)
+        scheduler.carry_out(plan, now)
+        for victim in [job.id for job in scheduler.running.values() if job.evicting]:
+            scheduler.remove(victim)
+        busy = bool(plan.preempt or plan.start or plan.hold)
+        # What has started is followed by jobs that are less important.
+        while busy and len(scheduler.pending) < num_pending:
+            serial += 1
+            scheduler.submit(replace(job_of(source, serial, num_queues), priority=-1))
+    return scheduler.snapshot(now + 60)
 
 
 def seconds(act: Callable[[], Any]) -> float:
@@ -85,9 +102,9 @@ def seconds(act: Callable[[], Any]) -> float:
     return time.perf_counter() - begin
 
 
-def full_pass(num_pending: int, repeat: int) -> dict[str, Any]:
+def full_pass(num_pending: int, repeat: int, *, at_rest: bool = True) -> dict[str, Any]:
     """Seconds of a whole pass from a snapshot, books built anew."""
-    snapshot = busy_cluster(num_pending)
+    snapshot = busy_cluster(num_pending, at_rest=at_rest)
     times = [seconds(lambda: decide(snapshot)) for _ in range(repeat)]
     plan = decide(snapshot)
     return {
@@ -105,12 +122,7 @@ def warm_passes(num_pending: int, repeat: int) -> dict[str, float]:
     """Median seconds of a pass after one event, once the cluster has come to rest."""
     snapshot = busy_cluster(num_pending)
     scheduler, now, source = Scheduler(snapshot), snapshot.now_s, random.Random(1)
-    for _ in range(6):
-        now += 1
-        plan = scheduler.decide(now)
-        scheduler.carry_out(plan, now)
-        for victim in [job.id for job in scheduler.running.values() if job.evicting]:
-            scheduler.remove(victim)
+    scheduler.decide(now)
 
     def ends() -> None:
         scheduler.remove(source.choice(list(scheduler.running)))
@@ -225,11 +237,13 @@ def main() -> int:
     cores = len(os.sched_getaffinity(0))
     print(f"on {cores} cores, load {os.getloadavg()[0]:.1f}")
     growth = [full_pass(count, repeat) for count in (1_000, 10_000, 50_000)]
+    growth.append(full_pass(50_000, 1, at_rest=False) | {"upheaval": True})
     print(f"{'pending':>8} {'running':>8} {'full pass':>10} {'worst':>8} {'started':>8} {'held':>6} {'preempted':>9}")
     for row in growth:
         print(
             f"{row['pending']:>8,} {row['running']:>8,} {row['median_s']:>9.3f}s {row['worst_s']:>7.3f}s "
-            f"{row['started']:>8} {row['held']:>6} {row['preempted']:>9}",
+            f"{row['started']:>8} {row['held']:>6} {row['preempted']:>9}"
+            + ("  upheaval" if row.get("upheaval") else ""),
             flush=True,
         )
     warm = warm_passes(50_000, repeat)
