@@ -91,8 +91,8 @@ def passed(snapshot: Snapshot, *, skip: bool) -> Plan:
     return run_pass(world, work, snapshot, skip=skip)
 
 
-# Among them are cases in which victims leave after the turn of jobs that were passed by, and would have made room for them.
-@pytest.mark.parametrize("seeds", [range(0, 120), (270,), range(1000, 1120)])
+# In the five in the middle victims leave after the turn of jobs that were passed by, and would have made room for them.
+@pytest.mark.parametrize("seeds", [range(120), (1267, 1403, 1440, 1862, 2104), range(6000, 6120)])
 def test_every_job_is_started_held_or_told_why_it_waits(seeds: range) -> None:
     for seed in seeds:
         snapshot = crowded(seed)
