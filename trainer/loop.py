@@ -2,7 +2,6 @@
 
 import gc
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -22,16 +21,15 @@ from trainer.dump import Dumper
 from trainer.interval import DueByTime
 from trainer.loader import Loader
 from trainer.model import blocks_wrap
-from trainer.oom import is_out_of_memory, memory_now, report
-from trainer.parallel import DTYPES, Spread, device_of_rank, fair_threads, group_join
+from trainer.oom import is_out_of_memory, report
+from trainer.parallel import Spread, device_of_rank, fair_threads, group_join
 from trainer.precision import LossScaler
-from trainer.profiling import Window
 from trainer.records import FINISHED, STOPPED, RecordWriter
 from trainer.refusal import Refused
+from trainer.reporting import Reporter
 from trainer.saver import Saver
 from trainer.state import random_set, random_state, state_of, updates_set
 from trainer.step import Outcome, Stepper, Wanted
-from trainer.throughput import Peak, peak_of, utilisation
 from trainer.verify import verify
 from trainer.workload import workload_make
 
@@ -56,9 +54,6 @@ class Run:
         self._saves_asked = self._profiles_asked = 0
         self._save_due = False
         self._nonfinite = 0
-        self._window: Window | None = None
-        self._peak: Peak | None = None
-        self._durations_ns: list[int] = []
 
     def run(self) -> int:
         """Train to the end or to a stop; the exit status."""
@@ -116,24 +111,8 @@ class Run:
         self.scaler = LossScaler(on=config.precision == "fp16")
         # Different random numbers on each rank from here on: dropout masks must differ.
         torch.manual_seed(config.seed * 1_000_003 + self.rank + 1)
-        if self.rank == 0:
-            self.records.write(
-                "config",
-                rank=0,
-                workload=config.workload,
-                num_parameters=num_parameters,
-                flops_per_token=self.workload.flops_per_unit,
-                **self.workload.facts,
-                strategy=config.strategy,
-                precision=config.precision,
-                activation_checkpointing=config.activation_checkpointing,
-                global_batch_size=config.global_batch_size,
-                passes=config.passes(self.world_size),
-                tokens_per_step=config.global_batch_size * self.workload.units_per_sample,
-                steps=config.steps,
-                device=str(self.device),
-                threads=torch.get_num_threads(),
-            )
+        self.reporter = Reporter(config, self.records, self.workload, self.device, self.ledger)
+        self.reporter.begun(num_parameters)
 
     def _restore(self) -> None:
         config, updates = self.config, 0
@@ -218,27 +197,18 @@ class Run:
         return status
 
     def _one_step(self) -> Outcome:
-        compiling = self.config.compile and not self._durations_ns
+        compiling = self.config.compile and self.reporter.num_steps == 0
         if compiling:
             self.records.phase("compile", "begin")
         outcome = self.stepper.step(self.step, self._wanted(), self._staged)
         if compiling:
             self.records.phase("compile", "end")
         self.step += 1
-        self._durations_ns.append(outcome.dur_ns)
-        micro = self.config.rank_batch(self.world_size) * self.stepper.passes
-        tokens = micro * self.workload.units_per_sample
-        self.records.write(
-            "step",
-            step=self.step,
-            dur_ns=outcome.dur_ns,
-            seg=outcome.segments,
-            tokens=tokens,
-            loss=outcome.loss,
-            grad_norm=outcome.grad_norm,
-            lr=outcome.lr,
-        )
-        self._now_and_then(outcome, tokens)
+        # A window that is asked for while another is open begins when that one is written.
+        profile = outcome.wanted.profile and not self.reporter.profiling
+        if profile:
+            self._profiles_asked = self.control.wishes.profile_id
+        self.reporter.step(self.step, outcome, profile=profile)
         return outcome
 
     def _staged(self) -> int:
@@ -272,61 +242,6 @@ class Run:
                 + ("" if self.step == 1 else f" and at the {self._nonfinite - 1} steps before it")
                 + f". Lower the learning rate ({rate:g}), warm up longer, look at the data, or use bf16."
             )
-
-    def _now_and_then(self, outcome: Outcome, tokens: int) -> None:
-        config = self.config
-        if self._window is not None:
-            summary = self._window.step()
-            if summary is not None:
-                self._window = None
-                self.records.write("profile", step=self.step, **summary)
-        elif outcome.wanted.profile:
-            self._profiles_asked = self.control.wishes.profile_id
-            self._window = Window(config.profile_steps, self.device)
-        if config.ledger_every and self.step % config.ledger_every == 0:
-            self._write_ledger(outcome)
-        if self.step % config.log_every == 0 or self.step == 1:
-            self.records.write("mem", step=self.step, **memory_now(self.device))
-        if self.rank == 0 and (self.step % config.log_every == 0 or self.step == config.steps):
-            recent = self._durations_ns[-config.log_every :]
-            self._write_throughput(outcome, tokens * self.world_size / (statistics.median(recent) / 1e9))
-        del self._durations_ns[: -max(config.log_every, 50)]
-
-    def _write_ledger(self, outcome: Outcome) -> None:
-        if not outcome.entries:
-            return
-        base = outcome.entries[0].begin_ns
-        rows = [
-            [e.group, e.op, e.num_bytes, e.begin_ns - base, e.end_ns - e.begin_ns, e.exposed_ns]
-            for e in outcome.entries
-        ]
-        self.records.write("collectives", step=self.step, base_ns=base, sequence=self.ledger.sequence, rows=rows)
-
-    def _write_throughput(self, outcome: Outcome, tokens_per_s: float) -> None:
-        config = self.config
-        if self._peak is None:
-            self._peak = peak_of(self.device, DTYPES[config.precision] or torch.float32)
-        found = utilisation(
-            tokens_per_s=tokens_per_s,
-            flops_per_token=self.workload.flops_per_unit,
-            num_ranks=self.world_size,
-            peak_flops=self._peak.flops,
-            checkpointing=config.activation_checkpointing,
-        )
-        self.records.write(
-            "throughput",
-            step=self.step,
-            tokens_per_s=found.tokens_per_s,
-            flops_per_s=found.flops_per_s,
-            mfu=found.mfu,
-            hfu=found.hfu,
-            fault=found.fault,
-            peak_flops=self._peak.flops,
-            peak_source=self._peak.source,
-        )
-        share = f"MFU {found.mfu:.1%}" if found.mfu is not None else found.fault
-        place = f"step {self.step}/{config.steps}  loss {outcome.loss:.4f}"
-        print(f"{place}  {tokens_per_s:,.0f} tokens/s  {share}", flush=True)
 
     @torch.no_grad()
     def _evaluate(self) -> None:
