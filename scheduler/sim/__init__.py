@@ -1,0 +1,1 @@
+"""Replay of a trace of jobs in virtual time, under a scheduling rule."""
