@@ -9,7 +9,17 @@ from typing import Protocol
 from scheduler.plan import Start
 from scheduler.sim.replay import Moves, SimJob
 from scheduler.sim.trace import cluster_nodes
-from scheduler.snapshot import Cohort, Limit, PendingJob, Policy, PreemptionPolicy, Queue, Reclaim, Snapshot, WithinQueue
+from scheduler.snapshot import (
+    Cohort,
+    Limit,
+    PendingJob,
+    Policy,
+    PreemptionPolicy,
+    Queue,
+    Reclaim,
+    Snapshot,
+    WithinQueue,
+)
 from scheduler.state import Scheduler, started
 
 GPU_TYPE = "gpu"
@@ -45,9 +55,11 @@ class BySubmission:
         return False
 
 
-def one_queue(total: int) -> tuple[tuple[Queue, ...], tuple[Cohort, ...]]:
-    """Everybody in one queue that owns the cluster."""
+def one_queue(total: int, *, strict: bool) -> tuple[tuple[Queue, ...], tuple[Cohort, ...]]:
+    """Everybody in one queue that owns the cluster. `strict`: nobody is stopped, and nobody passes by."""
     preemption = PreemptionPolicy(within_queue=WithinQueue.LOWER_PRIORITY, reclaim_within_cohort=Reclaim.ANY)
+    if strict:
+        preemption = PreemptionPolicy()
     return (Queue(EVERYBODY, quota={GPU_TYPE: Limit(total)}, preemption=preemption),), ()
 
 
@@ -70,13 +82,14 @@ class Planned:
         gpus_per_node: int,
         *,
         count_only: bool = False,
+        strict: bool = False,
         ranking: Ranking | None = None,
         policy: Policy | None = None,
         quotas: Mapping[str, int] | None = None,
         verify: bool = False,
     ) -> None:
         total = num_nodes * gpus_per_node
-        queues, cohorts = one_queue(total) if quotas is None else team_queues(quotas)
+        queues, cohorts = one_queue(total, strict=strict) if quotas is None else team_queues(quotas)
         nodes = () if count_only else cluster_nodes(num_nodes, gpus_per_node, GPU_TYPE)
         snapshot = Snapshot(now_s=0, policy=policy or Policy(), queues=queues, cohorts=cohorts, nodes=nodes)
         self.by_team = quotas is not None

@@ -105,5 +105,6 @@ def too_large(jobs: Iterable[TraceJob], num_nodes: int, gpus_per_node: int) -> l
     return [
         job
         for job in jobs
-        if job.num_gpus // job.worker_gpus(gpus_per_node) > num_nodes * (gpus_per_node // job.worker_gpus(gpus_per_node))
+        if job.num_gpus // job.worker_gpus(gpus_per_node)
+        > num_nodes * (gpus_per_node // job.worker_gpus(gpus_per_node))
     ]

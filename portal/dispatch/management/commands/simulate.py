@@ -29,7 +29,9 @@ class Command(BaseCommand):
         parser.add_argument("--gpus-per-node", type=int, required=True, metavar="G")
         names = "; ".join(f"{name}: {rule.about}" for name, rule in RULES.items())
         parser.add_argument("--policy", required=True, metavar="NAME", help=names)
-        parser.add_argument("--count-only", action="store_true", help="any free GPUs serve any job; nodes are left aside")
+        parser.add_argument(
+            "--count-only", action="store_true", help="any free GPUs serve any job; nodes are left aside"
+        )
         parser.add_argument(
             "--restart-s", type=float, default=0, metavar="S", help="how much longer a job runs after each preemption"
         )
