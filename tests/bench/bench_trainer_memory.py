@@ -30,7 +30,7 @@ def main() -> int:
         for name, changes in CONFIGURATIONS.items():
             config = SMALL | changes
             found = estimate(TrainerConfig.parse(config, world_size=2), world_size=2, device="cpu").peak
-            peak = measured(config, cache)
+            peak = measured(config, cache, found)
             errors[name] = found / peak - 1
             print(f"{name:>24} {found / 2**20:>13.1f} {peak / 2**20:>13.1f} {errors[name]:>+7.1%}", flush=True)
     print("\nbf16, full_shard, one sequence of 4,096 a GPU of 80 GB: GiB of one rank, and what makes it fit")
